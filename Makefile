@@ -1,0 +1,48 @@
+.DEFAULT_GOAL := help
+.PHONY: help need demo test lint services services-down
+
+# Where rustup puts cargo; a shell opened before may not know it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+test_flags := --locked --features failpoints
+rust := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' Makefile
+
+demo: need ## run the demo against private services
+	cargo build --release --locked --bins --examples
+	scripts/services run -- $${CARGO_TARGET_DIR:-target}/release/examples/demo
+
+# Built before the services are started, so that an error in the code shows soon.
+test: need ## run all tests against private services
+	@if cargo nextest --version >/dev/null 2>&1; then set -ex; \
+	  cargo nextest run --no-run $(test_flags); \
+	  cargo test --doc $(test_flags); \
+	  scripts/services run -- cargo nextest run $(test_flags); \
+	else set -ex; \
+	  cargo test --no-run $(test_flags); \
+	  scripts/services run -- cargo test $(test_flags); \
+	fi
+
+lint: need ## check format, code, docs and scripts; warnings are errors
+	cargo fmt --check
+	cargo clippy --all-targets --locked -- -D warnings
+	cargo clippy --all-targets $(test_flags) -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --document-private-items
+	@if command -v shellcheck >/dev/null; then set -x; shellcheck scripts/services .ci/run; fi
+
+services: ## keep private services running
+	@scripts/services up
+
+services-down: ## stop and remove them
+	@scripts/services down
+
+need:
+	@missing=; \
+	command -v $${CC:-cc} >/dev/null || \
+	  missing="a C compiler (Debian: apt-get install gcc libc6-dev, macOS: xcode-select --install)"; \
+	version=$$(cargo --version 2>/dev/null | cut -d ' ' -f 2); \
+	[ "$$(printf '%s\n' $(rust) "$$version" | sort -V | head -n 1)" = $(rust) ] || \
+	  missing="$${missing:+$$missing and }Rust $(rust) or newer (https://rustup.rs)"; \
+	[ -z "$$missing" ] || { echo "callonce needs $$missing." >&2; exit 1; }

@@ -1,0 +1,22 @@
+//! RabbitMQ. Nothing else imports lapin, and nothing here knows of the ledger or of tools.
+//!
+//! Two connections: one consumes and acks, one publishes, so that a broker that blocks publishers
+//! never blocks acks. Each is lost and rebuilt whole; an ack never crosses sessions.
+
+mod connect;
+mod consumer;
+mod dead;
+mod message;
+mod publisher;
+mod replies;
+mod session;
+mod topology;
+
+pub use connect::{BrokerError, BrokerSettings};
+pub use consumer::{AckError, Delivery};
+pub use dead::{DeadLetter, peek_dead};
+pub use message::{Message, Origin};
+pub use publisher::{Published, Publisher};
+pub use replies::Replies;
+pub use session::{Consume, consume};
+pub use topology::{LONGEST_WAY_BACK, Topology};

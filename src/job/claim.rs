@@ -1,0 +1,377 @@
+//! 2. Ask the ledger: fresh, done, claimed by another, unknown.
+//!
+//! A permit to run the tool is taken before the claim, so that a claim is followed by its send at
+//! once. Who would have to wait for a permit looks the row up first, so that a replay never waits
+//! behind running tools.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::SemaphorePermit;
+use uuid::Uuid;
+
+use super::Context;
+use super::permits::Permit;
+use super::receive::Call;
+use super::recorded::{Recorded, unknown};
+use crate::broker::Delivery;
+use crate::call::reply::{CallError, ErrorKind};
+use crate::ledger::lease::KeptLease;
+use crate::ledger::state::{self, Course, Move, State, Terms};
+use crate::ledger::{CallRow, ClaimAgain, ClaimRequest, Granted, LedgerError};
+use crate::outcome::Outcome;
+use crate::retry::Backoff;
+use crate::tools::Tool;
+
+/// The right to act, and how it was come by.
+pub(super) struct Claim {
+    /// What the ledger granted; none for a tool without a ledger row.
+    pub(super) granted: Option<ClaimOfRow>,
+    /// Given back when the attempt has ended.
+    pub(super) permit: Permit,
+}
+
+/// A claim on a row.
+pub(super) struct ClaimOfRow {
+    pub(super) request: ClaimRequest,
+    pub(super) granted: Granted,
+    pub(super) lease: KeptLease,
+}
+
+/// What asking the ledger came to.
+pub(super) enum Claimed {
+    /// This attempt may act.
+    Mine(Claim),
+    /// The row answers.
+    Recorded(Recorded),
+    /// The job itself says that it must not begin.
+    Refused(Recorded),
+    /// Too many attempts lapsed; the row has just been settled as unknown.
+    TooMany(Recorded),
+    /// Somebody else acts, or no permit came free in time.
+    Busy,
+    /// The worker stops, and nothing was begun.
+    Draining,
+}
+
+/// Claims the call, or says why not.
+pub(super) async fn claim(context: &Context, call: &Call, delivery: &Delivery) -> Claimed {
+    if !call.tool.uses_ledger() {
+        return without_row(context, call, delivery).await;
+    }
+    let mut asking = Asking {
+        context,
+        call,
+        request: request(context, call),
+        claim: Uuid::new_v4(),
+        permit: context.permits.try_take(&call.tool),
+        received: delivery.received,
+        unanswered: false,
+        waiting: None,
+    };
+    let claimed = asking.ask().await;
+    match claimed {
+        Claimed::Mine(_) | Claimed::Recorded(_) | Claimed::Refused(_) | Claimed::TooMany(_) => {}
+        // A claim whose answer never came may stand: nothing is left behind.
+        Claimed::Busy | Claimed::Draining => asking.release().await,
+    }
+    claimed
+}
+
+/// A tool without a row needs a permit alone.
+async fn without_row(context: &Context, call: &Call, delivery: &Delivery) -> Claimed {
+    let mut backoff = Backoff::database();
+    loop {
+        match context.ledger.expired(&call.job).await {
+            Ok(false) => break,
+            Ok(true) => return Claimed::Refused(expired()),
+            Err(error) if context.ledger_is_away(&error, &mut backoff).await => {}
+            Err(_) => return Claimed::Draining,
+        }
+    }
+    match wait_for_permit(context, &call.tool, delivery.received).await {
+        Ok(permit) => Claimed::Mine(Claim { granted: None, permit }),
+        Err(claimed) => claimed,
+    }
+}
+
+async fn wait_for_permit(
+    context: &Context,
+    tool: &Tool,
+    received: Instant,
+) -> Result<Permit, Claimed> {
+    let left = context.config.hold_max.0.saturating_sub(received.elapsed());
+    tokio::select! {
+        biased;
+        () = context.draining.cancelled() => Err(Claimed::Draining),
+        permit = context.permits.take(tool) => permit.ok_or(Claimed::Busy),
+        () = tokio::time::sleep(left) => Err(Claimed::Busy),
+    }
+}
+
+fn request(context: &Context, call: &Call) -> ClaimRequest {
+    let micros =
+        |duration: std::time::Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+    ClaimRequest {
+        job: call.job.clone(),
+        terms: Terms {
+            effect: call.tool.effect(),
+            sent_as: call.tool.sent_as(),
+            timeout: micros(call.tool.timeout()),
+            key_memory: call.tool.key_memory().map(micros),
+            max_attempts: context.config.max_attempts.0,
+        },
+        lease: call.tool.lease(),
+        worker: Arc::clone(&context.worker),
+    }
+}
+
+/// One delivery's dealings with the row of its key.
+struct Asking<'a> {
+    context: &'a Context,
+    call: &'a Call,
+    request: ClaimRequest,
+    claim: Uuid,
+    permit: Option<Permit>,
+    received: Instant,
+    /// Whether a claim was sent and its answer never came.
+    unanswered: bool,
+    /// Since when this delivery waits for another attempt, in one of the worker's places for that.
+    waiting: Option<(Instant, SemaphorePermit<'a>)>,
+}
+
+/// What one look at the ledger came to.
+enum Look {
+    Ended(Box<Claimed>),
+    /// The row has changed: look again at once.
+    Again,
+    /// Another attempt is outstanding.
+    Wait,
+    /// It may be claimed, once there is a permit.
+    NeedsPermit,
+}
+
+impl Look {
+    fn ended(claimed: Claimed) -> Self {
+        Self::Ended(Box::new(claimed))
+    }
+}
+
+impl Asking<'_> {
+    async fn ask(&mut self) -> Claimed {
+        let mut away = Backoff::database();
+        let mut watching = Backoff::watching();
+        loop {
+            if self.context.draining.is_cancelled() {
+                return Claimed::Draining;
+            }
+            match self.look().await {
+                Ok(Look::Ended(claimed)) => return *claimed,
+                Ok(Look::Again) => {}
+                Ok(Look::NeedsPermit) => {
+                    match wait_for_permit(self.context, &self.call.tool, self.received).await {
+                        Ok(permit) => self.permit = Some(permit),
+                        Err(claimed) => return claimed,
+                    }
+                }
+                Ok(Look::Wait) => {
+                    // Whoever waits for another attempt holds no permit that a third could use.
+                    self.permit = None;
+                    if !self.may_wait() {
+                        return Claimed::Busy;
+                    }
+                    if !self.context.pause(watching.wait()).await {
+                        return Claimed::Draining;
+                    }
+                }
+                Err(_) if self.received.elapsed() > self.context.config.hold_max.0 => {
+                    return Claimed::Busy;
+                }
+                Err(error) => {
+                    if !self.context.ledger_is_away(&error, &mut away).await {
+                        return Claimed::Draining;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether this delivery may go on waiting for another attempt.
+    fn may_wait(&mut self) -> bool {
+        if let Some((since, _)) = &self.waiting {
+            return since.elapsed() < self.context.config.wait_for_claim.0;
+        }
+        tracing::info!(
+            "another attempt of this call is outstanding; waiting for it, nothing is sent"
+        );
+        let Ok(place) = self.context.waiting.try_acquire() else { return false };
+        self.waiting = Some((Instant::now(), place));
+        true
+    }
+
+    async fn look(&mut self) -> Result<Look, LedgerError> {
+        // Who waits has seen the row: an insert would only be in its way.
+        if self.permit.is_some() && self.waiting.is_none() {
+            self.unanswered = true;
+            let granted = self.context.ledger.claim(&self.request, self.claim).await?;
+            if let Some(granted) = granted {
+                return Ok(self.mine(granted));
+            }
+        }
+        match self.context.ledger.read(self.request.job.key(), Some(&self.request.job)).await? {
+            Some(row) => self.judge(row).await,
+            None if self.context.ledger.expired(&self.request.job).await? => {
+                Ok(Look::ended(Claimed::Refused(expired())))
+            }
+            None if self.permit.is_some() => {
+                self.waiting = None;
+                Ok(Look::Again)
+            }
+            None => Ok(Look::NeedsPermit),
+        }
+    }
+
+    async fn judge(&mut self, row: CallRow) -> Result<Look, LedgerError> {
+        if !row.same_call {
+            return Ok(Look::ended(Claimed::Refused(self.collision())));
+        }
+        if row.record.state == State::InFlight && row.record.claim == Some(self.claim) {
+            let confirmed = self.context.ledger.confirm(&self.request, self.claim).await?;
+            return Ok(confirmed.map_or(Look::Again, |granted| self.mine(granted)));
+        }
+        if row.record.state == State::NotRun && row.expired {
+            return Ok(Look::ended(Claimed::Refused(expired())));
+        }
+        match state::course(&row.record, self.claim, row.now, &self.request.terms) {
+            Course::Wait => Ok(Look::Wait),
+            Course::Answer => Ok(Recorded::row(row, false)
+                .map_or(Look::Again, |recorded| Look::ended(Claimed::Recorded(recorded)))),
+            Course::Try(Move::Lapse { seen, too_many }) => self.lapse(seen, too_many).await,
+            Course::Try(Move::Adopt) => {
+                self.context.ledger.adopt(self.request.job.key()).await?;
+                Ok(Look::Again)
+            }
+            Course::Try(Move::Reclaim { seen, .. }) => {
+                self.claim_again(seen, ClaimAgain::NotRun).await
+            }
+            Course::Try(Move::Resend { seen, .. }) => {
+                self.claim_again(seen, ClaimAgain::Unknown).await
+            }
+            Course::Try(Move::TakeOver { seen, .. }) => {
+                self.claim_again(Some(seen), ClaimAgain::Lapsed).await
+            }
+            // A delivery that has not claimed can make none of these.
+            Course::Try(
+                Move::Renew(_)
+                | Move::Complete(_)
+                | Move::KeepCompletion(_)
+                | Move::SettleNotRun(_)
+                | Move::SettleUnknown(_),
+            ) => Ok(Look::Wait),
+        }
+    }
+
+    async fn claim_again(
+        &mut self,
+        seen: Option<Uuid>,
+        how: ClaimAgain,
+    ) -> Result<Look, LedgerError> {
+        if self.permit.is_none() {
+            return Ok(Look::NeedsPermit);
+        }
+        self.unanswered = true;
+        let Some(granted) =
+            self.context.ledger.claim_again(&self.request, seen, self.claim, how).await?
+        else {
+            return Ok(Look::Again);
+        };
+        match how {
+            ClaimAgain::Lapsed => {
+                self.context.counters.takeovers.count();
+                tracing::warn!(
+                    attempt = granted.attempt,
+                    "the lease of the attempt before this one ran out; taken over, sending again under the same key"
+                );
+            }
+            ClaimAgain::Unknown => {
+                tracing::warn!(
+                    attempt = granted.attempt,
+                    "the call is unknown; sending again under the same key"
+                );
+            }
+            ClaimAgain::NotRun => {}
+        }
+        Ok(self.mine(granted))
+    }
+
+    /// The lease ran out and nobody may send again.
+    async fn lapse(&self, seen: Uuid, too_many: bool) -> Result<Look, LedgerError> {
+        let key = self.request.job.key();
+        let outcome = lapsed(too_many);
+        if !self.context.ledger.lapse(key, seen, too_many, &outcome).await? {
+            return Ok(Look::Again);
+        }
+        self.context.counters.unknowns.count();
+        tracing::warn!(
+            too_many,
+            "the lease of the last attempt ran out, and it may have acted; the call is unknown"
+        );
+        let row = self.context.ledger.read(key, Some(&self.request.job)).await?;
+        let Some(recorded) = row.and_then(|row| Recorded::row(row, false)) else {
+            return Ok(Look::Again);
+        };
+        Ok(Look::ended(if too_many {
+            Claimed::TooMany(recorded)
+        } else {
+            Claimed::Recorded(recorded)
+        }))
+    }
+
+    fn mine(&mut self, granted: Granted) -> Look {
+        let Some(permit) = self.permit.take() else { return Look::NeedsPermit };
+        crate::failpoint::reach("claimed");
+        let (key, length) = (self.request.job.key(), self.request.lease);
+        let lease = self.context.leases.keep(key, granted.claim, granted.asked, length);
+        let span = tracing::Span::current();
+        span.record("attempt", granted.attempt);
+        span.record("claim", tracing::field::display(granted.claim));
+        let row = ClaimOfRow { request: self.request.clone(), granted, lease };
+        Look::ended(Claimed::Mine(Claim { granted: Some(row), permit }))
+    }
+
+    fn collision(&self) -> Recorded {
+        self.context.counters.collisions.count();
+        tracing::error!(
+            "another call has this key: refused; nothing was run and nothing is replayed"
+        );
+        let message = "another call has the same key; nothing was run";
+        Recorded::refusal(CallError::new(ErrorKind::BadJob, None, message))
+    }
+
+    /// Gives back a claim whose answer never came, so that nobody has to wait for its lease.
+    async fn release(&self) {
+        if self.unanswered {
+            super::settle::release(self.context, &self.request, self.claim).await;
+        }
+    }
+}
+
+fn lapsed(too_many: bool) -> Outcome {
+    if too_many {
+        unknown(
+            ErrorKind::TooManyAttempts,
+            None,
+            "the workers that ran this call were lost too often",
+        )
+    } else {
+        unknown(ErrorKind::WorkerLost, None, "the worker that ran this call was lost")
+    }
+}
+
+fn expired() -> Recorded {
+    Recorded::refusal(CallError::new(
+        ErrorKind::Expired,
+        None,
+        "expires_at had passed before the call was begun",
+    ))
+}

@@ -1,0 +1,239 @@
+//! 3. Run the tool under lease and deadline; judge what happened.
+//!
+//! Requests repeat under one claim, inside the tool's budget, as far as [`crate::outcome::next`]
+//! permits. From the first request on, "may have acted" outlives every later answer that does not
+//! say what became of it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use super::Context;
+use super::claim::Claim;
+use super::receive::Call;
+use super::recorded::{failed, unknown};
+use crate::broker::Delivery;
+use crate::call::reply::{ErrorKind, Phase};
+use crate::clock::Moment;
+use crate::outcome::{EffectClass, Failure, Next, Outcome, Verdict, next};
+use crate::retry::Backoff;
+use crate::tools::{SendGate, ToolCall};
+
+/// What an attempt came to.
+pub(super) enum Judged {
+    /// Answered for good.
+    Completed(Outcome),
+    /// Nothing was left behind.
+    NotRun(Outcome),
+    /// It may have acted.
+    Unknown(Outcome),
+    /// The worker stops, and nothing was sent.
+    HandBack,
+    /// The worker ends at once; the claim is left for the next one to judge.
+    Left,
+}
+
+/// Runs one attempt.
+pub(super) async fn execute(
+    context: &Context,
+    call: &Call,
+    delivery: &Delivery,
+    claim: &Claim,
+) -> Judged {
+    context.counters.attempts.count();
+    let maybe_age = claim.granted.as_ref().and_then(|row| row.granted.maybe_age);
+    let args = claim
+        .granted
+        .as_ref()
+        .map_or_else(|| call.job.args.clone(), |row| row.granted.args.clone());
+    let mut attempt = Attempt {
+        context,
+        call,
+        claim,
+        request: ToolCall {
+            key: call.job.digest.render(call.tool.key_format()),
+            args,
+            traceparent: delivery.origin.traceparent.clone(),
+        },
+        begun: claim.granted.as_ref().map_or_else(Moment::now, |row| row.granted.asked),
+        maybe_age,
+        ambiguous: None,
+        last: None,
+    };
+    attempt.run().await
+}
+
+struct Attempt<'a> {
+    context: &'a Context,
+    call: &'a Call,
+    claim: &'a Claim,
+    request: ToolCall,
+    begun: Moment,
+    /// How long before `begun` an earlier attempt may first have acted, if one may have.
+    maybe_age: Option<Duration>,
+    /// The last request of this attempt that may have acted.
+    ambiguous: Option<Failure>,
+    /// Why the last request that is known not to have acted did not.
+    last: Option<(ErrorKind, Failure)>,
+}
+
+/// What one request came to, beside a verdict.
+enum Sent {
+    Verdict(Verdict),
+    /// The lease ended before the request began: no other may begin under this claim.
+    LeaseEnded,
+    /// The second stop came; whether the request had begun.
+    Ended {
+        begun: bool,
+    },
+}
+
+impl Attempt<'_> {
+    async fn run(&mut self) -> Judged {
+        let budget = *self.call.tool.retry();
+        let mut backoff =
+            Backoff::new(budget.initial, budget.max_interval, Some(budget.max_elapsed));
+        loop {
+            let verdict = match self.send().await {
+                Sent::Verdict(verdict) => verdict,
+                Sent::LeaseEnded => {
+                    tracing::warn!(
+                        "the lease ended before the request began; nothing more is sent under this claim"
+                    );
+                    self.last.get_or_insert_with(lease_ended);
+                    return self.ended();
+                }
+                Sent::Ended { begun } if begun || self.maybe_acted() => return Judged::Left,
+                Sent::Ended { .. } => return Judged::HandBack,
+            };
+            crate::failpoint::reach("answered");
+            let step =
+                next(self.call.tool.effect(), &verdict, self.maybe_acted(), self.remembered());
+            match (step, verdict) {
+                (Next::Complete, Verdict::Completed { outcome, .. }) => {
+                    return Judged::Completed(outcome);
+                }
+                (Next::Complete | Next::Stop, verdict) => {
+                    self.note(verdict);
+                    return self.ended();
+                }
+                (Next::Retry { after }, verdict) => {
+                    self.note(verdict);
+                    if !self.wait(&mut backoff, after).await {
+                        return if self.context.draining.is_cancelled() && !self.maybe_acted() {
+                            Judged::HandBack
+                        } else {
+                            self.ended()
+                        };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends one request, if the lease stands when its first byte is about to leave.
+    async fn send(&self) -> Sent {
+        let lease = self.claim.granted.as_ref().map(|row| row.lease.clone());
+        let gate = SendGate::new({
+            let lease = lease.clone();
+            move || lease.as_ref().is_none_or(|lease| lease.stands())
+        });
+        crate::failpoint::reach("sending");
+        let lease_ended = async {
+            match &lease {
+                Some(lease) => lease.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut answer = pin!(self.call.tool.call(self.request.clone(), gate.clone()));
+        tokio::select! {
+            biased;
+            verdict = &mut answer => Sent::Verdict(verdict),
+            () = self.context.ending.cancelled() => Sent::Ended { begun: !gate.shut() },
+            () = lease_ended => {
+                if gate.shut() { Sent::LeaseEnded } else { self.finish(answer).await }
+            }
+        }
+    }
+
+    /// A request that has begun goes on to its end, whatever becomes of the lease.
+    async fn finish(&self, answer: impl Future<Output = Verdict>) -> Sent {
+        tokio::select! {
+            biased;
+            verdict = answer => Sent::Verdict(verdict),
+            () = self.context.ending.cancelled() => Sent::Ended { begun: true },
+        }
+    }
+
+    /// Whether a request under this key may have acted, in this attempt or an earlier one.
+    fn maybe_acted(&self) -> bool {
+        self.maybe_age.is_some() || self.ambiguous.is_some()
+    }
+
+    /// Whether the downstream still collapses repeats of the key when a request begun now would end.
+    fn remembered(&self) -> bool {
+        let since_first = self.maybe_age.unwrap_or_default() + self.begun.elapsed();
+        let ends = since_first + self.call.tool.timeout();
+        self.call.tool.key_memory().is_none_or(|memory| ends <= memory)
+    }
+
+    /// Keeps what a request that did not settle the call has shown.
+    fn note(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::NotSent(failure) => self.last = Some((ErrorKind::NotSent, failure)),
+            Verdict::Refused(failure) => self.last = Some((ErrorKind::Refused, failure)),
+            Verdict::InProgress(failure) | Verdict::Ambiguous(failure) => {
+                self.ambiguous = Some(failure)
+            }
+            Verdict::Completed { outcome, .. } => {
+                let message =
+                    outcome.error.map_or_else(String::new, |error| format!("{}; ", error.message));
+                let message =
+                    format!("{message}the answer to a resend is not the answer to the call");
+                self.ambiguous = Some(Failure { phase: Phase::Finish, message, retry_after: None });
+            }
+        }
+        let failure = self.ambiguous.as_ref().or(self.last.as_ref().map(|(_, failure)| failure));
+        if let Some(failure) = failure {
+            tracing::warn!(phase = ?failure.phase, reason = failure.message, may_have_acted = self.maybe_acted(), "the request did not settle the call");
+        }
+    }
+
+    /// Waits for the next request; false where the budget is spent, the downstream asked for longer
+    /// than what is left, or the worker stops.
+    async fn wait(&self, backoff: &mut Backoff, after: Option<Duration>) -> bool {
+        let Some(wait) = backoff.next_wait() else { return false };
+        let after = after.unwrap_or_default();
+        if backoff.left().is_some_and(|left| after > left) {
+            return false;
+        }
+        self.context.pause(wait.max(after)).await
+    }
+
+    /// What is known when no other request follows.
+    fn ended(&mut self) -> Judged {
+        let reads = self.call.tool.effect() == EffectClass::Read;
+        let (kind, failure) = match (self.ambiguous.take(), self.last.take()) {
+            (Some(failure), _) if reads => {
+                return Judged::NotRun(failed(
+                    ErrorKind::Ambiguous,
+                    Some(failure.phase),
+                    &failure.message,
+                ));
+            }
+            (Some(failure), _) => (ErrorKind::Ambiguous, failure),
+            (None, Some((kind, failure))) if self.maybe_age.is_none() => {
+                return Judged::NotRun(failed(kind, Some(failure.phase), &failure.message));
+            }
+            // An ambiguous request of an earlier attempt outlives this attempt's refusals.
+            (None, Some((_, failure))) => (ErrorKind::Ambiguous, failure),
+            (None, None) => return Judged::HandBack,
+        };
+        Judged::Unknown(unknown(kind, Some(failure.phase), &failure.message))
+    }
+}
+
+fn lease_ended() -> (ErrorKind, Failure) {
+    let message = "the worker lost its claim before the request began".to_owned();
+    (ErrorKind::NotSent, Failure { phase: Phase::Connect, message, retry_after: None })
+}

@@ -1,0 +1,136 @@
+//! The story of one delivery: receive, claim, execute, settle, reply, ack.
+//!
+//! The steps are files of this folder, in that order; this file calls them one after another and
+//! does nothing else. Each step's result is the next one's argument, and the proofs that the last
+//! two take can be made by the steps before them alone.
+//!
+//! Steps use the ledger, the broker and the tools; none of these uses a step.
+
+mod receive;
+
+mod claim;
+
+mod execute;
+
+mod settle;
+
+mod reply;
+
+mod ack;
+
+mod context;
+mod permits;
+mod recorded;
+mod suspect;
+
+use std::sync::Arc;
+
+use tracing::Instrument as _;
+
+use crate::broker::Delivery;
+use crate::call::reply::Status;
+use crate::outcome::EffectClass;
+pub use context::Context;
+pub use permits::Permits;
+
+use claim::Claimed;
+use execute::Judged;
+use receive::Call;
+use recorded::Recorded;
+use settle::Settled;
+
+/// How a delivery ends.
+enum End {
+    /// Reply, then ack.
+    Say(Box<Recorded>),
+    /// Keep the job in the dead queue, reply, then ack.
+    Bury(Box<Recorded>),
+    /// Publish the job to the first delay queue, to look again, then ack. No reply.
+    Park,
+    /// Publish the job to the delay queue of its next round, then ack. No reply.
+    Retry {
+        /// The round that it comes back in.
+        round: u32,
+    },
+    /// Put the delivery back into its queue.
+    HandBack,
+    /// Answer nothing: the worker is ending, and the broker delivers again.
+    Leave,
+}
+
+/// Runs one delivery from its arrival to its ack.
+pub async fn run(context: Arc<Context>, delivery: Delivery) {
+    context.counters.deliveries.count();
+    let span = tracing::info_span!(
+        "delivery",
+        redelivered = delivery.redelivered,
+        key = tracing::field::Empty,
+        conversation = tracing::field::Empty,
+        turn = tracing::field::Empty,
+        tool = tracing::field::Empty,
+        ordinal = tracing::field::Empty,
+        attempt = tracing::field::Empty,
+        claim = tracing::field::Empty,
+    );
+    async {
+        let _alone = match suspect::write_down(&context, &delivery).await {
+            Ok(alone) => alone,
+            Err(end) => return ack::finish(&context, delivery, None, end).await,
+        };
+        crate::failpoint::reach("received");
+        match receive::receive(&context, &delivery).await {
+            Ok(call) => {
+                let end = carry_out(&context, &call, &delivery).await;
+                ack::finish(&context, delivery, Some(call.caller()), end).await;
+            }
+            Err((caller, end)) => ack::finish(&context, delivery, Some(caller), end).await,
+        }
+    }
+    .instrument(span)
+    .await;
+}
+
+/// Takes a call to its recorded outcome.
+async fn carry_out(context: &Context, call: &Call, delivery: &Delivery) -> End {
+    loop {
+        let claim = match claim::claim(context, call, delivery).await {
+            Claimed::Mine(claim) => claim,
+            Claimed::Recorded(recorded) => {
+                context.counters.replays.count();
+                return End::Say(Box::new(recorded));
+            }
+            Claimed::Refused(recorded) => return End::Say(Box::new(recorded)),
+            Claimed::TooMany(recorded) => return End::Bury(Box::new(recorded)),
+            Claimed::Busy => return End::Park,
+            Claimed::Draining => return End::HandBack,
+        };
+        let judged = execute::execute(context, call, delivery, &claim).await;
+        let handed_back = matches!(judged, Judged::HandBack);
+        match settle::settle(context, claim, judged).await {
+            Settled::Recorded(_) if handed_back => return End::HandBack,
+            Settled::Recorded(recorded) => return next_round(call, delivery, recorded),
+            // Another attempt runs: see what it says.
+            Settled::Elsewhere => {}
+            Settled::Left => return End::Leave,
+        }
+    }
+}
+
+/// What may be tried again waits for its next round; after the last it is answered with what is
+/// recorded, and what was not run is kept in the dead queue too.
+fn next_round(call: &Call, delivery: &Delivery, recorded: Recorded) -> End {
+    let class = call.tool.effect();
+    let may_try = match recorded.status() {
+        Status::Completed => false,
+        Status::NotRun => true,
+        Status::Unknown => recorded.may_resend() && class == EffectClass::KeyedWrite,
+    };
+    let round = delivery.origin.round;
+    if may_try && round < call.tool.retry().rounds {
+        return End::Retry { round: round + 1 };
+    }
+    match recorded.status() {
+        Status::NotRun => End::Bury(Box::new(recorded)),
+        Status::Completed | Status::Unknown => End::Say(Box::new(recorded)),
+    }
+}

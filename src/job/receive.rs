@@ -1,0 +1,151 @@
+//! 1. What the broker handed over becomes a call of a registered tool, or is refused.
+//!
+//! Every refusal of a job whose key can be derived asks the ledger first: workers of two versions,
+//! or with two registries, run side by side in a deploy, and what one of them has done another must
+//! not call "not run".
+
+use std::sync::Arc;
+
+use super::recorded::{Recorded, bad_arguments};
+use super::{Context, End};
+use crate::broker::Delivery;
+use crate::call::job::{BadJob, Job, Limits};
+use crate::call::key::IdempotencyKey;
+use crate::call::reply::{CallError, ErrorKind};
+use crate::retry::Backoff;
+use crate::tools::Tool;
+
+/// Who is replied to: what of the job stands in every reply.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Caller {
+    pub(super) key: Option<IdempotencyKey>,
+    pub(super) call_id: Option<String>,
+    pub(super) name: Option<String>,
+}
+
+/// A job and its tool.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) job: Arc<Job>,
+    pub(super) tool: Arc<Tool>,
+}
+
+impl Call {
+    pub(super) fn caller(&self) -> Caller {
+        Caller::of(&self.job)
+    }
+}
+
+impl Caller {
+    fn of(job: &Job) -> Self {
+        Self {
+            key: Some(job.key()),
+            call_id: job.call_id.as_ref().map(|id| id.as_str().to_owned()),
+            name: Some(job.name.as_str().to_owned()),
+        }
+    }
+
+    fn of_bad(bad: &BadJob) -> Self {
+        Self {
+            key: bad.key,
+            call_id: bad.call_id.as_ref().map(|id| id.as_str().to_owned()),
+            name: bad.name.as_ref().map(|name| name.as_str().to_owned()),
+        }
+    }
+}
+
+/// Decodes a delivery and finds its tool.
+pub(super) async fn receive(context: &Context, delivery: &Delivery) -> Result<Call, (Caller, End)> {
+    let origin = &delivery.origin;
+    let limits = Limits {
+        message_bytes_max: context.config.message_bytes_max.0,
+        conversation_id_bytes_max: context.config.conversation_id_bytes_max.0,
+        id_bytes_max: context.config.id_bytes_max.0,
+    };
+    let content_type = origin.content_type.as_ref().map(|text| text.as_str());
+    let content_encoding = origin.content_encoding.as_ref().map(|text| text.as_str());
+    let job = match Job::decode(&delivery.body, content_type, content_encoding, &limits) {
+        Ok(job) => Arc::new(job),
+        Err(bad) => {
+            let error = CallError::new(ErrorKind::BadJob, None, bad.error.to_string());
+            let end =
+                refuse(context, bad.key, None, error, |refusal| End::Bury(Box::new(refusal))).await;
+            return Err((Caller::of_bad(&bad), end));
+        }
+    };
+    note(context, &job);
+    let caller = Caller::of(&job);
+    let key = Some(job.key());
+    if origin.reply_to.as_ref().is_some_and(|queue| context.topology.owns(queue.as_str())) {
+        let error =
+            CallError::new(ErrorKind::BadJob, None, "reply_to names one of callonce's own queues");
+        let end =
+            refuse(context, key, Some(&job), error, |refusal| End::Bury(Box::new(refusal))).await;
+        return Err((caller, end));
+    }
+    let Some(tool) = context.registry.get(job.name.as_str()).cloned() else {
+        let error =
+            CallError::new(ErrorKind::UnknownTool, None, "no tool of this name is registered");
+        let round = origin.round;
+        // A worker with a newer registry may know it.
+        let last =
+            usize::try_from(round).is_ok_and(|round| round >= context.config.retry_delays.0.len());
+        let end = refuse(context, key, Some(&job), error, |refusal| {
+            if last { End::Bury(Box::new(refusal)) } else { End::Retry { round: round + 1 } }
+        });
+        return Err((caller, end.await));
+    };
+    if let Err(violations) = tool.validate(&job.args) {
+        let error = bad_arguments(violations);
+        let end =
+            refuse(context, key, Some(&job), error, |refusal| End::Say(Box::new(refusal))).await;
+        return Err((caller, end));
+    }
+    Ok(Call { job, tool })
+}
+
+/// Puts the call's names on the span, and says what is likely a model's error.
+fn note(context: &Context, job: &Job) {
+    let span = tracing::Span::current();
+    span.record("key", tracing::field::display(job.key()));
+    span.record("conversation", tracing::field::debug(job.conversation_id.as_str()));
+    span.record("turn", job.turn_index.get());
+    span.record("tool", tracing::field::debug(job.name.as_str()));
+    span.record("ordinal", job.ordinal.get());
+    if job.ordinal.get() > 0 {
+        context.counters.ordinals_above_zero.count();
+        tracing::warn!(
+            "the same call more than once in one turn: likely an error of the model; it runs all the same"
+        );
+    }
+}
+
+/// Refuses a job, unless the ledger knows better.
+async fn refuse(
+    context: &Context,
+    key: Option<IdempotencyKey>,
+    job: Option<&Job>,
+    error: CallError,
+    end: impl FnOnce(Recorded) -> End,
+) -> End {
+    let mut backoff = Backoff::database();
+    if let Some(key) = key {
+        let row = loop {
+            match context.ledger.read(key, job).await {
+                Ok(row) => break row,
+                Err(error) if context.ledger_is_away(&error, &mut backoff).await => {}
+                Err(_) => return End::HandBack,
+            }
+        };
+        let row = row
+            .filter(|row| row.same_call && row.record.state != crate::ledger::state::State::NotRun);
+        if let Some(row) = row {
+            // A row in flight has no answer yet; the refusal can wait for it.
+            return Recorded::row(row, false)
+                .map_or(End::Park, |recorded| End::Say(Box::new(recorded)));
+        }
+    }
+    context.counters.refusals.count();
+    tracing::warn!(kind = %error.kind, reason = error.message, "refused");
+    end(Recorded::refusal(error))
+}

@@ -1,0 +1,73 @@
+//! 5. Publish the recorded outcome and wait for the confirm.
+
+use super::Context;
+use super::receive::Caller;
+use super::recorded::Recorded;
+use crate::broker::{BrokerError, Message, Origin, Published};
+use crate::call::reply::{Reply, Status};
+use crate::retry::Backoff;
+
+/// How often a full queue is offered the same reply.
+const REFUSALS_MAX: u32 = 3;
+
+/// The proof that the caller has been answered as far as the broker lets us.
+#[derive(Debug)]
+pub(super) struct Replied(());
+
+/// Replies what is recorded. A reply that no queue takes is logged and counted: the outcome stays in
+/// the ledger.
+///
+/// # Errors
+///
+/// Where the worker is ending before the reply was confirmed.
+pub(super) async fn reply(
+    context: &Context,
+    to: &Origin,
+    caller: &Caller,
+    recorded: &Recorded,
+) -> Result<Replied, BrokerError> {
+    let outcome = recorded.outcome();
+    let reply = Reply {
+        key: caller.key,
+        call_id: caller.call_id.as_deref(),
+        name: caller.name.as_deref(),
+        status: recorded.status(),
+        is_error: recorded.status() != Status::Completed || outcome.is_error,
+        replayed: recorded.replayed(),
+        attempt: recorded.attempt(),
+        content: recorded.content(),
+        warnings: &outcome.warnings,
+        error: outcome.error.as_ref(),
+    };
+    let body = match serde_json::to_vec(&reply) {
+        Ok(body) => body,
+        Err(error) => {
+            context.counters.replies_lost.count();
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "a reply could not be written; the outcome stays in the ledger"
+            );
+            return Ok(Replied(()));
+        }
+    };
+    let Some(message) = Message::reply(to, body.into()) else { return Ok(Replied(())) };
+    let mut backoff = Backoff::broker();
+    for _ in 0..REFUSALS_MAX {
+        match context.publisher.reply(message.clone()).await? {
+            Published::Confirmed => return Ok(Replied(())),
+            Published::Returned => {
+                context.counters.replies_lost.count();
+                tracing::warn!("the reply's queue is gone; the outcome stays in the ledger");
+                return Ok(Replied(()));
+            }
+            Published::Refused => {
+                if !context.pause_to_the_end(backoff.wait()).await {
+                    return Err(BrokerError::Stopping);
+                }
+            }
+        }
+    }
+    context.counters.replies_lost.count();
+    tracing::warn!("the reply's queue is full; the outcome stays in the ledger");
+    Ok(Replied(()))
+}

@@ -1,0 +1,194 @@
+//! 4. Record the outcome under the claim.
+//!
+//! A settling that changed no row reads it and says what it holds, never what memory holds. It is
+//! tried until Postgres takes it; only the second stop leaves it undone, and then the claim stays
+//! for the next worker to judge.
+
+use uuid::Uuid;
+
+use super::Context;
+use super::claim::{Claim, ClaimOfRow};
+use super::execute::Judged;
+use super::recorded::{Recorded, failed, unknown};
+use crate::call::reply::{ErrorKind, Status};
+use crate::ledger::state::{Move, permits};
+use crate::ledger::{ClaimRequest, LedgerError, Settle, Settling};
+use crate::outcome::Outcome;
+use crate::retry::Backoff;
+
+/// What settling came to.
+pub(super) enum Settled {
+    /// The ledger holds this.
+    Recorded(Recorded),
+    /// Another attempt runs, and the completion is kept for it.
+    Elsewhere,
+    /// The worker ends; nothing was recorded.
+    Left,
+}
+
+/// Records what an attempt came to.
+pub(super) async fn settle(context: &Context, claim: Claim, judged: Judged) -> Settled {
+    crate::failpoint::reach("settling");
+    let Claim { granted, permit } = claim;
+    drop(permit);
+    let (status, outcome) = match judged {
+        Judged::Completed(outcome) => (Status::Completed, outcome),
+        Judged::NotRun(outcome) => (Status::NotRun, outcome),
+        Judged::Unknown(outcome) => (Status::Unknown, outcome),
+        Judged::HandBack => (Status::NotRun, handed_back()),
+        Judged::Left => return Settled::Left,
+    };
+    if status == Status::Unknown {
+        context.counters.unknowns.count();
+        tracing::warn!("the call may have acted and was not answered for good: unknown");
+    }
+    let Some(ClaimOfRow { request, granted, lease }) = granted else {
+        return Settled::Recorded(Recorded::settled(status, outcome, 1));
+    };
+    let (claim, attempt, args) = (granted.claim, granted.attempt, granted.args);
+    let settling = Settling { request, claim, attempt, args, outcome };
+    let settled = until_taken(context, &settling, status).await;
+    // The lease is kept until the outcome is: nobody takes over what only waits for Postgres.
+    drop(lease);
+    settled
+}
+
+/// Gives back a claim under which nothing was sent, whether or not it stands.
+pub(super) async fn release(context: &Context, request: &ClaimRequest, claim: Uuid) {
+    let (request, args) = (request.clone(), request.job.args.clone());
+    let settling = Settling { request, claim, attempt: 0, args, outcome: handed_back() };
+    let mut backoff = Backoff::database();
+    loop {
+        match settle_not_run(context, &settling).await {
+            Ok(_) => return,
+            Err(error) => {
+                let wait = backoff.wait();
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    ?wait,
+                    "a claim that was not used could not be given back; trying again"
+                );
+                if !context.pause_to_the_end(wait).await {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn until_taken(context: &Context, settling: &Settling, status: Status) -> Settled {
+    let mut backoff = Backoff::database();
+    loop {
+        let settled = match status {
+            Status::Completed => settle_completed(context, settling).await,
+            Status::NotRun => settle_not_run(context, settling).await,
+            Status::Unknown => settle_unknown(context, settling, settling.outcome.clone()).await,
+        };
+        match settled {
+            Ok(settled) => return settled,
+            Err(error) => {
+                let wait = backoff.wait();
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    ?wait,
+                    "the outcome could not be recorded; trying again"
+                );
+                if !context.pause_to_the_end(wait).await {
+                    return Settled::Left;
+                }
+            }
+        }
+    }
+}
+
+/// The truth is never thrown away: whatever became of the row, a completion is kept.
+async fn settle_completed(context: &Context, settling: &Settling) -> Result<Settled, LedgerError> {
+    let ledger = &context.ledger;
+    let completed = |outcome: &Outcome| {
+        Settled::Recorded(Recorded::settled(Status::Completed, outcome.clone(), settling.attempt))
+    };
+    if ledger.settle(settling, Settle::Completed).await? {
+        return Ok(completed(&settling.outcome));
+    }
+    tracing::warn!(
+        "the row was no longer in flight under this claim; keeping the completion all the same"
+    );
+    loop {
+        let job = &settling.request.job;
+        let Some(row) = ledger.read(job.key(), Some(job)).await? else {
+            if ledger.settle(settling, Settle::InsertCompleted).await? {
+                tracing::error!(
+                    "the ledger had lost the row of a call that acted; it is inserted as completed"
+                );
+                return Ok(completed(&settling.outcome));
+            }
+            continue;
+        };
+        let may = |step| permits(&row.record, step, row.now, &settling.request.terms);
+        if may(Move::Complete(settling.claim)) {
+            if ledger.settle(settling, Settle::CompletedLate).await? {
+                return Ok(completed(&settling.outcome));
+            }
+        } else if may(Move::KeepCompletion(settling.claim)) {
+            if ledger.settle(settling, Settle::KeepCompletion).await? {
+                return Ok(Settled::Elsewhere);
+            }
+        } else {
+            return Ok(Recorded::row(row, true).map_or(Settled::Elsewhere, Settled::Recorded));
+        }
+    }
+}
+
+async fn settle_not_run(context: &Context, settling: &Settling) -> Result<Settled, LedgerError> {
+    if context.ledger.settle(settling, Settle::NotRun).await? {
+        let outcome = settling.outcome.clone();
+        return Ok(Settled::Recorded(Recorded::settled(Status::NotRun, outcome, settling.attempt)));
+    }
+    let why = settling.outcome.error.as_ref().map_or("", |error| error.message.as_str());
+    let phase = settling.outcome.error.as_ref().and_then(|error| error.phase);
+    settle_unknown(context, settling, unknown(ErrorKind::Ambiguous, phase, why)).await
+}
+
+async fn settle_unknown(
+    context: &Context,
+    settling: &Settling,
+    outcome: Outcome,
+) -> Result<Settled, LedgerError> {
+    let ledger = &context.ledger;
+    let settling = Settling {
+        request: settling.request.clone(),
+        claim: settling.claim,
+        attempt: settling.attempt,
+        args: settling.args.clone(),
+        outcome,
+    };
+    if ledger.settle(&settling, Settle::Unknown).await? {
+        return Ok(Settled::Recorded(Recorded::settled(
+            Status::Unknown,
+            settling.outcome,
+            settling.attempt,
+        )));
+    }
+    let job = &settling.request.job;
+    let mut row = ledger.read(job.key(), Some(job)).await?;
+    if row
+        .as_ref()
+        .is_some_and(|row| row.record.late_completion && row.record.claim == Some(settling.claim))
+    {
+        ledger.adopt(job.key()).await?;
+        row = ledger.read(job.key(), Some(job)).await?;
+    }
+    let Some(row) = row else {
+        tracing::error!("the ledger has lost the row of a call that may have acted");
+        return Ok(Settled::Recorded(Recorded::settled(
+            Status::Unknown,
+            settling.outcome,
+            settling.attempt,
+        )));
+    };
+    Ok(Recorded::row(row, true).map_or(Settled::Elsewhere, Settled::Recorded))
+}
+
+fn handed_back() -> Outcome {
+    failed(ErrorKind::NotSent, None, "the worker stopped before anything was sent")
+}

@@ -1,0 +1,324 @@
+//! All SQL text. Each constant names its parameters in order and what zero rows mean; each write
+//! after the insert is guarded as [`super::state`] says, guard for guard.
+//!
+//! Times are the database's. Durations are parameters in milliseconds (`bigint`).
+
+/// Inserts a row as claimed.
+///
+/// Parameters: key, digest, key version, conversation, turn, name, ordinal, args, meta, response,
+/// effect, time-out, `sent_as`, claim, worker, lease, expires at (text or null).
+/// Zero rows: there is a row already, or the call has expired; read it.
+pub(super) const CLAIM: &str = "
+INSERT INTO callonce_calls
+    (key, digest, key_version, conversation_id, turn_index, name, ordinal, args, meta,
+     response_id, last_response_id, effect, timeout_ms, sent_as,
+     state, claim, attempt, worker, lease_until, claimed_at, last_claimed_at)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9,
+       $10, $10, $11, $12, $13,
+       'in_flight', $14, 1, $15, now() + $16::bigint * interval '1 millisecond', now(), now()
+WHERE $17::text IS NULL OR $17::text::timestamptz > now()
+ON CONFLICT (key) DO NOTHING
+RETURNING attempt";
+
+/// Reads a row.
+///
+/// Parameters: key, expires at (text or null). Zero rows: there is none.
+pub(super) const READ: &str = "
+SELECT digest, conversation_id, turn_index, name, ordinal, response_id,
+       effect, timeout_ms, sent_as, state, claim, attempt, lapses,
+       too_many, late_completion, worker, outcome, pruned_at IS NOT NULL AS pruned,
+       (EXTRACT(epoch FROM now()) * 1000000)::bigint AS now_us,
+       (EXTRACT(epoch FROM lease_until) * 1000000)::bigint AS lease_until_us,
+       (EXTRACT(epoch FROM maybe_since) * 1000000)::bigint AS maybe_since_us,
+       (EXTRACT(epoch FROM last_claimed_at) * 1000000)::bigint AS last_claimed_at_us,
+       COALESCE($2::text::timestamptz <= now(), false) AS expired
+FROM callonce_calls
+WHERE key = $1";
+
+/// Whether a time of a job has passed.
+///
+/// Parameters: expires at (text).
+pub(super) const EXPIRED: &str = "SELECT $1::text::timestamptz <= now()";
+
+/// Claims a row that is known not to have run.
+///
+/// Parameters: key, claim seen, new claim, worker, lease, effect, time-out, `sent_as`, args,
+/// expires at. Zero rows: it is no longer as it was read, or the call has expired.
+pub(super) const RECLAIM: &str = "
+UPDATE callonce_calls
+SET state = 'in_flight', claim = $3, attempt = attempt + 1, worker = $4,
+    lease_until = now() + $5::bigint * interval '1 millisecond',
+    effect = $6, timeout_ms = $7, sent_as = $8, args = COALESCE(args, $9), pruned_at = NULL,
+    last_claimed_at = now(), outcome = NULL, settled_at = NULL
+WHERE key = $1
+  AND state = 'not_run'
+  AND claim IS NOT DISTINCT FROM $2
+  AND ($10::text IS NULL OR $10::text::timestamptz > now())
+RETURNING attempt, args, NULL::bigint AS maybe_age_ms";
+
+/// Claims an unknown keyed row, to send it again under the same key.
+///
+/// Parameters: key, claim seen, new claim, worker, lease, time-out, `sent_as`, key memory.
+/// Zero rows: it is no longer as it was read, or no longer safe to send.
+pub(super) const RESEND: &str = "
+UPDATE callonce_calls
+SET state = 'in_flight', claim = $3, attempt = attempt + 1, worker = $4,
+    lease_until = now() + $5::bigint * interval '1 millisecond', timeout_ms = $6,
+    maybe_since = COALESCE(maybe_since, last_claimed_at),
+    last_claimed_at = now(), outcome = NULL, settled_at = NULL
+WHERE key = $1
+  AND state = 'unknown'
+  AND effect = 'keyed_write'
+  AND NOT too_many
+  AND NOT late_completion
+  AND sent_as = $7
+  AND claim IS NOT DISTINCT FROM $2
+  AND ($8::bigint IS NULL OR now() + $6::bigint * interval '1 millisecond'
+       <= COALESCE(maybe_since, last_claimed_at) + $8::bigint * interval '1 millisecond')
+RETURNING attempt, args, (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms";
+
+/// Claims a keyed row whose lease ran out, to send it again under the same key.
+///
+/// Parameters: as for [`RESEND`], then `max_attempts`. Zero rows: as there.
+pub(super) const TAKE_OVER: &str = "
+WITH taken AS (
+    UPDATE callonce_calls
+    SET claim = $3, attempt = attempt + 1, lapses = lapses + 1, worker = $4,
+        lease_until = now() + $5::bigint * interval '1 millisecond', timeout_ms = $6,
+        maybe_since = COALESCE(maybe_since, last_claimed_at),
+        last_claimed_at = now()
+    WHERE key = $1
+      AND state = 'in_flight'
+      AND effect = 'keyed_write'
+      AND NOT late_completion
+      AND sent_as = $7
+      AND claim = $2
+      AND lease_until < now()
+      AND lapses < $9
+      AND ($8::bigint IS NULL OR now() + $6::bigint * interval '1 millisecond'
+           <= COALESCE(maybe_since, last_claimed_at) + $8::bigint * interval '1 millisecond')
+    RETURNING key, claim, attempt, worker, args, maybe_since
+), noted AS (
+    INSERT INTO callonce_history (key, event, claim, attempt, worker)
+    SELECT key, 'takeover', claim, attempt, worker FROM taken
+)
+SELECT attempt, args, (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms
+FROM taken";
+
+/// Settles a row whose lease ran out as unknown; the claim is kept.
+///
+/// Parameters: key, claim seen, whether too many attempts lapsed, outcome.
+/// Zero rows: it is no longer as it was read.
+pub(super) const LAPSE: &str = "
+WITH lapsed AS (
+    UPDATE callonce_calls
+    SET state = 'unknown', too_many = $3, outcome = $4, settled_at = now()
+    WHERE key = $1
+      AND state = 'in_flight'
+      AND claim = $2
+      AND lease_until < now()
+      AND NOT late_completion
+    RETURNING key, claim, attempt, worker, outcome
+), noted AS (
+    INSERT INTO callonce_history (key, event, claim, attempt, worker, detail)
+    SELECT key, 'became_unknown', claim, attempt, worker, outcome FROM lapsed
+)
+SELECT attempt FROM lapsed";
+
+/// Completes a row from the completion that came late, while another attempt ran.
+///
+/// Parameters: key. Zero rows: there is no such completion, or the row is completed.
+pub(super) const ADOPT: &str = "
+UPDATE callonce_calls
+SET state = 'completed', lapses = 0, settled_at = now(),
+    outcome = (SELECT detail
+               FROM callonce_history
+               WHERE key = $1 AND event = 'late_completion'
+               ORDER BY id
+               LIMIT 1)
+WHERE key = $1
+  AND late_completion
+  AND state IN ('in_flight', 'unknown', 'not_run')
+RETURNING attempt";
+
+/// Renews the leases of many claims, in key order so that no two batches can deadlock.
+///
+/// Parameters: keys, claims, leases (arrays of one length). Rows: the claims that still stand.
+pub(super) const RENEW: &str = "
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[]) AS a (key, claim, lease_ms)
+), locked AS (
+    SELECT c.key, c.claim, a.lease_ms
+    FROM callonce_calls c
+    JOIN asked a ON a.key = c.key AND a.claim = c.claim
+    WHERE c.state = 'in_flight'
+    ORDER BY c.key
+    FOR UPDATE OF c
+)
+UPDATE callonce_calls c
+SET lease_until = now() + l.lease_ms * interval '1 millisecond'
+FROM locked l
+WHERE c.key = l.key
+  AND c.claim = l.claim
+  AND c.state = 'in_flight'
+RETURNING c.claim";
+
+/// Confirms a claim that was not answered, by renewing it.
+///
+/// Parameters: key, claim, lease. Zero rows: the claim does not stand.
+pub(super) const CONFIRM: &str = "
+UPDATE callonce_calls
+SET lease_until = now() + $3::bigint * interval '1 millisecond'
+WHERE key = $1
+  AND claim = $2
+  AND state = 'in_flight'
+RETURNING attempt, args, (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms";
+
+/// Settles a row as completed, the ordinary way.
+///
+/// Parameters: key, claim, outcome. Zero rows: see [`SETTLE_COMPLETED_LATE`].
+pub(super) const SETTLE_COMPLETED: &str = "
+UPDATE callonce_calls
+SET state = 'completed', outcome = $3, lapses = 0, settled_at = now()
+WHERE key = $1
+  AND claim = $2
+  AND state = 'in_flight'
+RETURNING attempt";
+
+/// Settles a row as completed that had ended otherwise, under this claim or another.
+///
+/// Parameters: key, claim, outcome, attempt, worker.
+/// Zero rows: another attempt runs, or the row is completed, held or gone.
+pub(super) const SETTLE_COMPLETED_LATE: &str = "
+WITH settled AS (
+    UPDATE callonce_calls
+    SET state = 'completed', outcome = $3, lapses = 0, settled_at = now()
+    WHERE key = $1
+      AND (state IN ('unknown', 'not_run') OR (state = 'in_flight' AND claim = $2))
+    RETURNING key, outcome
+), noted AS (
+    INSERT INTO callonce_history (key, event, claim, attempt, worker, detail)
+    SELECT key, 'late_completion', $2, $4, $5, outcome FROM settled
+)
+SELECT $4::integer AS attempt FROM settled";
+
+/// Keeps a completion while another attempt runs, and marks the row so that this attempt looks
+/// here before it settles as anything but completed.
+///
+/// Parameters: key, claim, outcome, attempt, worker.
+/// Zero rows: no other attempt runs, or a completion is kept already.
+pub(super) const KEEP_COMPLETION: &str = "
+WITH marked AS (
+    UPDATE callonce_calls
+    SET late_completion = true
+    WHERE key = $1
+      AND state = 'in_flight'
+      AND claim <> $2
+      AND NOT late_completion
+    RETURNING key
+)
+INSERT INTO callonce_history (key, event, claim, attempt, worker, detail)
+SELECT key, 'late_completion', $2, $4, $5, $3 FROM marked
+RETURNING attempt";
+
+/// Inserts a completed row where there is none: a failover lost it.
+///
+/// Parameters: key, digest, key version, conversation, turn, name, ordinal, args, meta, response,
+/// effect, time-out, `sent_as`, claim, attempt, worker, outcome. Zero rows: there is a row.
+pub(super) const INSERT_COMPLETED: &str = "
+WITH inserted AS (
+    INSERT INTO callonce_calls
+        (key, digest, key_version, conversation_id, turn_index, name, ordinal, args, meta,
+         response_id, last_response_id, effect, timeout_ms, sent_as,
+         state, claim, attempt, worker, outcome, claimed_at, last_claimed_at, settled_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
+            $10, $10, $11, $12, $13,
+            'completed', $14, $15, $16, $17, now(), now(), now())
+    ON CONFLICT (key) DO NOTHING
+    RETURNING key, claim, attempt, worker
+), noted AS (
+    INSERT INTO callonce_history (key, event, claim, attempt, worker)
+    SELECT key, 'row_was_lost', claim, attempt, worker FROM inserted
+)
+SELECT attempt FROM inserted";
+
+/// Settles a row as not run.
+///
+/// Parameters: key, claim, outcome. Zero rows: something may have been received, or the row is
+/// another's; settle as unknown instead.
+pub(super) const SETTLE_NOT_RUN: &str = "
+UPDATE callonce_calls
+SET state = 'not_run', outcome = $3, lapses = 0, settled_at = now()
+WHERE key = $1
+  AND claim = $2
+  AND state IN ('in_flight', 'unknown')
+  AND maybe_since IS NULL
+  AND NOT late_completion
+RETURNING attempt";
+
+/// Settles a row as unknown.
+///
+/// Parameters: key, claim, outcome. Zero rows: read it.
+pub(super) const SETTLE_UNKNOWN: &str = "
+WITH settled AS (
+    UPDATE callonce_calls
+    SET state = 'unknown', outcome = $3, lapses = 0, settled_at = now()
+    WHERE key = $1
+      AND claim = $2
+      AND state = 'in_flight'
+      AND NOT late_completion
+    RETURNING key, claim, attempt, worker, outcome
+), noted AS (
+    INSERT INTO callonce_history (key, event, claim, attempt, worker, detail)
+    SELECT key, 'became_unknown', claim, attempt, worker, outcome FROM settled
+)
+SELECT attempt FROM settled";
+
+/// Counts a start of a suspect delivery.
+///
+/// Parameters: digest of its body.
+pub(super) const COUNT_START: &str = "
+INSERT INTO callonce_suspects (body_digest, starts)
+VALUES ($1, 1)
+ON CONFLICT (body_digest) DO UPDATE
+SET starts = callonce_suspects.starts + 1, last_at = clock_timestamp()
+RETURNING starts";
+
+/// Forgets a suspect that came to an end.
+///
+/// Parameters: digest of its body.
+pub(super) const CLEAR_SUSPECT: &str = "DELETE FROM callonce_suspects WHERE body_digest = $1";
+
+/// Reads a row for a person.
+///
+/// Parameters: key. Zero rows: there is none.
+pub(super) const SHOW: &str = "
+SELECT key, state, conversation_id, turn_index, name, ordinal, args, meta, response_id, effect,
+       attempt, worker, outcome, pruned_at IS NOT NULL AS pruned,
+       to_char(lease_until AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS lease_until,
+       to_char(claimed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS claimed_at,
+       to_char(settled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS settled_at
+FROM callonce_calls
+WHERE key = $1";
+
+/// Reads the history of a key, oldest first.
+///
+/// Parameters: key.
+pub(super) const HISTORY: &str = "
+SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS at,
+       event, attempt, worker, decided_by, reason
+FROM callonce_history
+WHERE key = $1
+ORDER BY id";
+
+/// Lists rows, last claimed first, without their bodies.
+///
+/// Parameters: state (text or null for any), limit.
+pub(super) const LIST: &str = "
+SELECT key, state, conversation_id, turn_index, name, ordinal, effect, attempt, worker,
+       to_char(claimed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS claimed_at,
+       to_char(settled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS settled_at
+FROM callonce_calls
+WHERE $1::text IS NULL OR state = $1
+ORDER BY last_claimed_at DESC
+LIMIT $2";

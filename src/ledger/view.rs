@@ -1,0 +1,155 @@
+//! What a person is shown of the ledger.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio_postgres::Row;
+
+use super::LedgerError;
+use crate::call::key::IdempotencyKey;
+use crate::outcome::Outcome;
+
+/// A row with its history, as `ledger show` prints it.
+#[derive(Debug, Serialize)]
+pub struct CallView {
+    /// The key.
+    pub key: IdempotencyKey,
+    /// What the row says of the world.
+    pub state: String,
+    /// The conversation.
+    pub conversation_id: String,
+    /// The turn.
+    pub turn_index: i64,
+    /// The tool.
+    pub name: String,
+    /// Which of the turn's equal calls.
+    pub ordinal: i64,
+    /// The arguments as they came; none once they are pruned.
+    pub args: Option<Box<RawValue>>,
+    /// What the producer sent along, if it did.
+    pub meta: Option<Box<RawValue>>,
+    /// The model response that asked first.
+    pub response_id: Option<String>,
+    /// The tool's class when the claim was made.
+    pub effect: String,
+    /// How many claims there have been.
+    pub attempt: i32,
+    /// The worker that claimed it last.
+    pub worker: Option<String>,
+    /// Until when the claim stands without renewal.
+    pub lease_until: Option<String>,
+    /// What is known; none while it is in flight and once it is pruned.
+    pub outcome: Option<Outcome>,
+    /// When it was first claimed.
+    pub claimed_at: String,
+    /// When its outcome was recorded.
+    pub settled_at: Option<String>,
+    /// What did not go the ordinary way, oldest first.
+    pub history: Vec<HistoryEntry>,
+}
+
+/// One thing that did not go the ordinary way.
+#[derive(Debug, Serialize)]
+pub struct HistoryEntry {
+    /// When.
+    pub at: String,
+    /// What.
+    pub event: String,
+    /// In which attempt.
+    pub attempt: Option<i32>,
+    /// On which worker.
+    pub worker: Option<String>,
+    /// Who decided, if a person did.
+    pub by: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// A row without its bodies, as `ledger list` prints it.
+#[derive(Debug, Serialize)]
+pub struct ListEntry {
+    /// The key.
+    pub key: IdempotencyKey,
+    /// What the row says of the world.
+    pub state: String,
+    /// The conversation.
+    pub conversation_id: String,
+    /// The turn.
+    pub turn_index: i64,
+    /// The tool.
+    pub name: String,
+    /// Which of the turn's equal calls.
+    pub ordinal: i64,
+    /// The tool's class when the claim was made.
+    pub effect: String,
+    /// How many claims there have been.
+    pub attempt: i32,
+    /// The worker that claimed it last.
+    pub worker: Option<String>,
+    /// When it was first claimed.
+    pub claimed_at: String,
+    /// When its outcome was recorded.
+    pub settled_at: Option<String>,
+}
+
+pub(super) fn call(row: &Row, history: &[Row]) -> Result<CallView, LedgerError> {
+    let outcome: Option<Vec<u8>> = row.get("outcome");
+    Ok(CallView {
+        key: key(row)?,
+        state: row.get("state"),
+        conversation_id: row.get("conversation_id"),
+        turn_index: row.get("turn_index"),
+        name: row.get("name"),
+        ordinal: row.get("ordinal"),
+        args: raw(row.get("args"))?,
+        meta: raw(row.get("meta"))?,
+        response_id: row.get("response_id"),
+        effect: row.get("effect"),
+        attempt: row.get("attempt"),
+        worker: row.get("worker"),
+        lease_until: row.get("lease_until"),
+        outcome: outcome.map(|outcome| super::decode(&outcome)).transpose()?,
+        claimed_at: row.get("claimed_at"),
+        settled_at: row.get("settled_at"),
+        history: history
+            .iter()
+            .map(|row| HistoryEntry {
+                at: row.get("at"),
+                event: row.get("event"),
+                attempt: row.get("attempt"),
+                worker: row.get("worker"),
+                by: row.get("decided_by"),
+                reason: row.get("reason"),
+            })
+            .collect(),
+    })
+}
+
+pub(super) fn entry(row: &Row) -> Result<ListEntry, LedgerError> {
+    Ok(ListEntry {
+        key: key(row)?,
+        state: row.get("state"),
+        conversation_id: row.get("conversation_id"),
+        turn_index: row.get("turn_index"),
+        name: row.get("name"),
+        ordinal: row.get("ordinal"),
+        effect: row.get("effect"),
+        attempt: row.get("attempt"),
+        worker: row.get("worker"),
+        claimed_at: row.get("claimed_at"),
+        settled_at: row.get("settled_at"),
+    })
+}
+
+fn key(row: &Row) -> Result<IdempotencyKey, LedgerError> {
+    row.get::<_, &[u8]>("key")
+        .try_into()
+        .map(IdempotencyKey::from_bytes)
+        .map_err(|_| LedgerError::Row("a key of the wrong length"))
+}
+
+fn raw(text: Option<Vec<u8>>) -> Result<Option<Box<RawValue>>, LedgerError> {
+    text.map(|text| {
+        serde_json::from_slice(&text).map_err(|_| LedgerError::Row("arguments that cannot be read"))
+    })
+    .transpose()
+}
