@@ -98,6 +98,9 @@ settings! {
     broker_connect_timeout: Length = "10s",
     /// Between two heartbeats, where the URL does not say; in whole seconds.
     broker_heartbeat: Length = "20s",
+    /// The folder that keeps outcomes while Postgres is away; a worker that starts settles what an
+    /// ended one left there. It holds arguments and results.
+    journal: String = "callonce-journal",
     /// Only look the queues up, where operators provision them.
     passive: bool = "false",
     /// Allow amqp:// to another host than this one.
@@ -386,5 +389,45 @@ mod tests {
             .expect_err("contradictions")
             .to_string();
         assert!(error.contains("hold_max") && error.contains("prefetch"), "{error}");
+    }
+
+    fn project_file(name: &str) -> String {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    #[test]
+    fn the_settings_file_shows_every_setting_with_its_default() {
+        let text = project_file("config/callonce.toml");
+        let table: toml::Table = text.parse().expect("a valid file");
+        let shown: Vec<_> =
+            table.iter().map(|(name, value)| (name.as_str(), as_text(value).unwrap())).collect();
+        let mut expected: Vec<_> =
+            SETTINGS.iter().map(|setting| (setting.name, setting.default.to_owned())).collect();
+        expected.sort_unstable();
+        assert_eq!(shown, expected);
+        let comments: String =
+            text.lines().filter_map(|line| line.strip_prefix("# ")).collect::<Vec<_>>().join(" ");
+        for setting in SETTINGS {
+            assert!(comments.contains(setting.help.trim()), "{} is not explained", setting.name);
+        }
+    }
+
+    #[test]
+    fn the_readme_lists_every_setting_with_its_default() {
+        let readme = project_file("README.md");
+        for setting in SETTINGS {
+            let default = match setting.default {
+                "" => "none".to_owned(),
+                default => format!("`{default}`"),
+            };
+            let row = format!("| `{}` | {default} | {} |", setting.name, setting.help.trim());
+            assert!(readme.contains(&row), "the README lacks the row {row}");
+        }
+        let rows = readme.lines().filter(|line| line.starts_with("| `")).filter(|line| {
+            let name = line.trim_start_matches("| `").split('`').next().unwrap_or_default();
+            SETTINGS.iter().any(|setting| setting.name == name)
+        });
+        assert_eq!(rows.count(), SETTINGS.len(), "the README lists a setting twice");
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::broker::{BrokerError, BrokerSettings, Consume, Publisher, Topology, consume};
 use crate::config::{Config, ConfigError};
-use crate::job::{self, Context, Permits};
+use crate::job::{self, Context, Journal, Permits};
 use crate::ledger::lease::LeaseKeeper;
 use crate::ledger::{Ledger, LedgerError, PoolSettings};
 use crate::retry::Backoff;
@@ -37,6 +37,9 @@ pub enum WorkerError {
     /// The broker cannot be used.
     #[error("the broker cannot be used")]
     Broker(#[from] BrokerError),
+    /// The journal of outcomes cannot be read.
+    #[error("the journal of outcomes that an ended worker left cannot be read")]
+    Journal(#[source] std::io::Error),
     /// Signals cannot be listened for.
     #[error("signals cannot be listened for")]
     Signals(#[source] std::io::Error),
@@ -83,6 +86,7 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
     let leases = LeaseKeeper::new();
     let context = Arc::new(Context {
         permits: Permits::new(config.max_running.0, &registry),
+        journal: Journal::new(Path::new(&config.journal)),
         waiting: Semaphore::new(config.max_waiting.0),
         starts: RwLock::new(()),
         counters: Counters::default(),
@@ -96,6 +100,10 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
         topology: topology.clone(),
         config: config.clone(),
     });
+
+    if !job::take_over_journal(&context).await.map_err(WorkerError::Journal)? {
+        return Ok(());
+    }
 
     let drained = CancellationToken::new();
     let renewing = CancellationToken::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{RwLock, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::Permits;
+use super::{Journal, Permits};
 use crate::broker::{Publisher, Topology};
 use crate::config::Config;
 use crate::ledger::{Ledger, lease::LeaseKeeper};
@@ -28,6 +28,8 @@ pub struct Context {
     pub publisher: Publisher,
     /// The queues.
     pub topology: Topology,
+    /// Keeps outcomes while Postgres is away.
+    pub journal: Journal,
     /// The limits on running tools.
     pub permits: Permits,
     /// Deliveries that may wait for somebody else's claim.

@@ -19,6 +19,7 @@ mod reply;
 mod ack;
 
 mod context;
+mod journal;
 mod permits;
 mod recorded;
 mod suspect;
@@ -31,6 +32,7 @@ use crate::broker::Delivery;
 use crate::call::reply::Status;
 use crate::outcome::EffectClass;
 pub use context::Context;
+pub use journal::Journal;
 pub use permits::Permits;
 
 use claim::Claimed;
@@ -88,6 +90,16 @@ pub async fn run(context: Arc<Context>, delivery: Delivery) {
     }
     .instrument(span)
     .await;
+}
+
+/// Settles what ended workers left in the journal, before the first delivery is taken; false where
+/// the first stop came before its end.
+///
+/// # Errors
+///
+/// Where the journal cannot be read.
+pub async fn take_over_journal(context: &Context) -> std::io::Result<bool> {
+    settle::take_over_journal(context).await
 }
 
 /// Takes a call to its recorded outcome.

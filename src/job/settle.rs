@@ -1,14 +1,15 @@
 //! 4. Record the outcome under the claim.
 //!
 //! A settling that changed no row reads it and says what it holds, never what memory holds. It is
-//! tried until Postgres takes it; only the second stop leaves it undone, and then the claim stays
-//! for the next worker to judge.
+//! tried until Postgres takes it, and kept in the journal meanwhile; only the second stop leaves it
+//! undone, and then the next worker settles it from there.
 
 use uuid::Uuid;
 
 use super::Context;
 use super::claim::{Claim, ClaimOfRow};
 use super::execute::Judged;
+use super::journal::Noted;
 use super::recorded::{Recorded, failed, unknown};
 use crate::call::reply::{ErrorKind, Status};
 use crate::ledger::state::{Move, permits};
@@ -76,28 +77,76 @@ pub(super) async fn release(context: &Context, request: &ClaimRequest, claim: Uu
     }
 }
 
-async fn until_taken(context: &Context, settling: &Settling, status: Status) -> Settled {
-    let mut backoff = Backoff::database();
-    loop {
-        let settled = match status {
-            Status::Completed => settle_completed(context, settling).await,
-            Status::NotRun => settle_not_run(context, settling).await,
-            Status::Unknown => settle_unknown(context, settling, settling.outcome.clone()).await,
-        };
-        match settled {
-            Ok(settled) => return settled,
-            Err(error) => {
-                let wait = backoff.wait();
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    ?wait,
-                    "the outcome could not be recorded; trying again"
-                );
-                if !context.pause_to_the_end(wait).await {
-                    return Settled::Left;
+/// Settles what ended workers left in the journal; false where the first stop came before its end.
+///
+/// # Errors
+///
+/// Where the journal cannot be read: nothing may be taken before it is.
+pub(super) async fn take_over_journal(context: &Context) -> std::io::Result<bool> {
+    for leftover in context.journal.left_behind()? {
+        for (settling, status) in leftover.read()? {
+            let key = settling.request.job.key();
+            tracing::warn!(%key, ?status, "settling an outcome that an ended worker left behind");
+            let mut backoff = Backoff::database();
+            while let Err(error) = once(context, &settling, status).await {
+                if !context.ledger_is_away(&error, &mut backoff).await {
+                    return Ok(false);
                 }
             }
         }
+        leftover.remove()?;
+    }
+    Ok(true)
+}
+
+async fn until_taken(context: &Context, settling: &Settling, status: Status) -> Settled {
+    let mut backoff = Backoff::database();
+    let mut noted = None;
+    let settled = loop {
+        match once(context, settling, status).await {
+            Ok(settled) => break settled,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "the outcome could not be recorded; trying again");
+            }
+        }
+        if noted.is_none() {
+            noted = write_down(context, settling, status).await;
+        }
+        if !context.pause_to_the_end(backoff.wait()).await {
+            return Settled::Left;
+        }
+    };
+    if let Some(noted) = noted
+        && let Err(error) = context.journal.settled(noted).await
+    {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "the journal could not be cleared; its outcome is settled once more");
+    }
+    settled
+}
+
+/// Keeps an outcome on disk while Postgres is away.
+async fn write_down(context: &Context, settling: &Settling, status: Status) -> Option<Noted> {
+    match context.journal.note(settling, status).await {
+        Ok(noted) => Some(noted),
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, "the outcome could not be journaled; only this worker has it");
+            None
+        }
+    }
+}
+
+async fn once(
+    context: &Context,
+    settling: &Settling,
+    status: Status,
+) -> Result<Settled, LedgerError> {
+    match status {
+        Status::Completed => settle_completed(context, settling).await,
+        Status::NotRun => settle_not_run(context, settling).await,
+        Status::Unknown => settle_unknown(context, settling, settling.outcome.clone()).await,
     }
 }
 

@@ -51,11 +51,13 @@ pub enum LedgerError {
     /// A statement failed; whether it was carried out is not known if the connection was lost.
     #[error("the ledger refused a statement: {what}")]
     Statement {
-        /// The server's message, without its detail: that can hold values of a row.
+        /// The server's message. Its detail is left out: it can hold the values of a row.
         what: String,
-        /// Why.
+        /// The server's code, if it answered.
+        code: Option<SqlState>,
+        /// Why, if it did not.
         #[source]
-        source: tokio_postgres::Error,
+        source: Option<tokio_postgres::Error>,
     },
     /// The schema could not be brought up to date.
     #[error("the ledger's schema could not be brought up to date")]
@@ -72,25 +74,31 @@ pub enum LedgerError {
 }
 
 impl LedgerError {
-    fn statement(source: tokio_postgres::Error) -> Self {
-        let what = source.as_db_error().map_or_else(
-            || "the connection was lost".to_owned(),
-            |error| format!("{} ({})", error.message(), error.code().code()),
-        );
-        Self::Statement { what, source }
+    fn statement(error: tokio_postgres::Error) -> Self {
+        let Some(answer) = error.as_db_error() else {
+            let what = "it was not answered".to_owned();
+            return Self::Statement { what, code: None, source: Some(error) };
+        };
+        let code = answer.code().clone();
+        Self::Statement {
+            what: format!("{} ({})", answer.message(), code.code()),
+            code: Some(code),
+            source: None,
+        }
     }
 
     /// Whether an error will be the same at the next try, as far as anybody can tell: the server
     /// answered and refused, and is not just starting or full.
     pub fn is_lasting(&self) -> bool {
-        let refused = |error: &tokio_postgres::Error| {
-            error.code().is_some_and(|code| {
-                !["57", "53", "08"].iter().any(|class| code.code().starts_with(class))
+        // Connection trouble, resources and an operator's intervention pass.
+        let refused = |code: Option<&SqlState>| {
+            code.is_some_and(|code| {
+                !["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
             })
         };
         match self {
-            Self::Connection { source: PoolError::Backend(error), .. }
-            | Self::Statement { source: error, .. } => refused(error),
+            Self::Connection { source: PoolError::Backend(error), .. } => refused(error.code()),
+            Self::Statement { code, .. } => refused(code.as_ref()),
             Self::Connection { .. } | Self::Timeout(_) => false,
             Self::Url(_)
             | Self::Migration(_)
