@@ -212,9 +212,8 @@ impl Asking<'_> {
     async fn look(&mut self) -> Result<Look, LedgerError> {
         // Who waits has seen the row: an insert would only be in its way.
         if self.permit.is_some() && self.waiting.is_none() {
-            self.unanswered = true;
-            let granted = self.context.ledger.claim(&self.request, self.claim).await?;
-            if let Some(granted) = granted {
+            let granted = self.context.ledger.claim(&self.request, self.claim).await;
+            if let Some(granted) = self.answered(granted)? {
                 return Ok(self.mine(granted));
             }
         }
@@ -279,12 +278,8 @@ impl Asking<'_> {
         if self.permit.is_none() {
             return Ok(Look::NeedsPermit);
         }
-        self.unanswered = true;
-        let Some(granted) =
-            self.context.ledger.claim_again(&self.request, seen, self.claim, how).await?
-        else {
-            return Ok(Look::Again);
-        };
+        let granted = self.context.ledger.claim_again(&self.request, seen, self.claim, how).await;
+        let Some(granted) = self.answered(granted)? else { return Ok(Look::Again) };
         match how {
             ClaimAgain::Lapsed => {
                 self.context.counters.takeovers.count();
@@ -302,6 +297,15 @@ impl Asking<'_> {
             ClaimAgain::NotRun => {}
         }
         Ok(self.mine(granted))
+    }
+
+    /// Remembers a claim that was sent and whose answer never came.
+    fn answered(
+        &mut self,
+        granted: Result<Option<Granted>, LedgerError>,
+    ) -> Result<Option<Granted>, LedgerError> {
+        self.unanswered |= granted.as_ref().is_err_and(|error| error.may_have_been_sent());
+        granted
     }
 
     /// The lease ran out and nobody may send again.

@@ -4,6 +4,8 @@
 //! tried until Postgres takes it, and kept in the journal meanwhile; only the second stop leaves it
 //! undone, and then the next worker settles it from there.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::Context;
@@ -55,26 +57,30 @@ pub(super) async fn settle(context: &Context, claim: Claim, judged: Judged) -> S
 }
 
 /// Gives back a claim under which nothing was sent, whether or not it stands.
+///
+/// It is tried for as long as a lease lasts: after that the next delivery judges the claim.
 pub(super) async fn release(context: &Context, request: &ClaimRequest, claim: Uuid) {
     let (request, args) = (request.clone(), request.job.args.clone());
+    let lease = request.lease;
     let settling = Settling { request, claim, attempt: 0, args, outcome: handed_back() };
-    let mut backoff = Backoff::database();
-    loop {
-        match settle_not_run(context, &settling).await {
-            Ok(_) => return,
-            Err(error) => {
-                let wait = backoff.wait();
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    ?wait,
-                    "a claim that was not used could not be given back; trying again"
-                );
-                if !context.pause_to_the_end(wait).await {
-                    return;
-                }
+    let given_back = async {
+        let mut backoff = Backoff::database();
+        while let Err(error) = settle_not_run(context, &settling).await {
+            let wait = backoff.wait();
+            note_unused(&error, wait);
+            if !context.pause_to_the_end(wait).await {
+                return;
             }
         }
+    };
+    if tokio::time::timeout(lease, given_back).await.is_err() {
+        tracing::warn!("an unused claim may be left behind; its lease ends by itself");
     }
+}
+
+fn note_unused(error: &LedgerError, wait: Duration) {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(error, ?wait, "an unused claim could not be given back; trying again");
 }
 
 /// Settles what ended workers left in the journal; false where the first stop came before its end.

@@ -87,6 +87,18 @@ impl LedgerError {
         }
     }
 
+    /// Whether the statement may have reached the server.
+    pub fn may_have_been_sent(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Statement { .. } | Self::Row(_) => true,
+            Self::Connection { .. }
+            | Self::Url(_)
+            | Self::Migration(_)
+            | Self::Schema(_)
+            | Self::Encoding(_) => false,
+        }
+    }
+
     /// Whether an error will be the same at the next try, as far as anybody can tell: the server
     /// answered and refused, and is not just starting or full.
     pub fn is_lasting(&self) -> bool {
