@@ -109,6 +109,7 @@ async fn carry_out(context: &Context, call: &Call, delivery: &Delivery) -> End {
             Claimed::Mine(claim) => claim,
             Claimed::Recorded(recorded) => {
                 context.counters.replays.count();
+                tracing::debug!("answered from the ledger");
                 return End::Say(Box::new(recorded));
             }
             Claimed::Refused(recorded) => return End::Say(Box::new(recorded)),

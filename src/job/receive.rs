@@ -112,6 +112,7 @@ fn note(context: &Context, job: &Job) {
     span.record("turn", job.turn_index.get());
     span.record("tool", tracing::field::debug(job.name.as_str()));
     span.record("ordinal", job.ordinal.get());
+    tracing::debug!("received");
     if job.ordinal.get() > 0 {
         context.counters.ordinals_above_zero.count();
         tracing::warn!(
