@@ -65,8 +65,12 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Builds a pool; connects to nothing yet.
-pub(super) fn pool(database_url: &str, settings: PoolSettings) -> Result<Pool, UrlError> {
+/// Builds a pool by the rules that every connection of ours follows; connects to nothing yet.
+///
+/// # Errors
+///
+/// [`UrlError`] where the URL cannot be used.
+pub fn pool(database_url: &str, settings: PoolSettings) -> Result<Pool, UrlError> {
     let (mut config, tls) = read_url(database_url)?;
     config
         .connect_timeout(settings.connect_timeout)

@@ -26,7 +26,7 @@ use crate::call::job::Job;
 use crate::call::key::{IdempotencyKey, KEY_VERSION};
 use crate::clock::Moment;
 use crate::outcome::{EffectClass, Outcome};
-pub use connect::{PoolSettings, UrlError};
+pub use connect::{PoolSettings, UrlError, pool};
 use state::{Record, State, Terms};
 pub use view::{CallView, HistoryEntry, ListEntry};
 
