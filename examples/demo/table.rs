@@ -1,0 +1,87 @@
+//! The table at the end, and the judgement.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::place::Row;
+use crate::scenarios::{Act, Seen};
+use crate::watch::{Books, Logs};
+
+/// A row for each scenario, and the totals.
+pub(crate) struct Table(Vec<(&'static str, usize, Seen)>);
+
+impl Table {
+    pub(crate) fn new(acts: &[Act], books: &Books, logs: &Logs) -> Self {
+        let mut rows: Vec<_> = acts
+            .iter()
+            .map(|act| (act.row, act.calls.len(), Seen::of(&act.calls, books, logs)))
+            .collect();
+        let calls = rows.iter().map(|(_, calls, _)| calls).sum();
+        let sum = |of: fn(&Seen) -> usize| rows.iter().map(|(_, _, seen)| of(seen)).sum();
+        let total = Seen {
+            deliveries: sum(|seen| seen.deliveries),
+            posts: sum(|seen| seen.posts),
+            payments: sum(|seen| seen.payments),
+            replays: sum(|seen| seen.replays),
+        };
+        rows.push(("total", calls, total));
+        Self(rows)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.0.iter().map(|(title, ..)| title.len()).max().unwrap_or_default();
+        writeln!(
+            f,
+            "{:width$}  {:>5}  {:>10}  {:>5}  {:>8}  {:>7}",
+            "scenario", "calls", "deliveries", "POSTs", "payments", "replays"
+        )?;
+        for (title, calls, seen) in &self.0 {
+            let Seen { deliveries, posts, payments, replays } = seen;
+            writeln!(
+                f,
+                "{title:width$}  {calls:>5}  {deliveries:>10}  {posts:>5}  {payments:>8}  {replays:>7}"
+            )?;
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "A call is what shares one key. Deliveries and replays (answers from the ledger)"
+        )?;
+        writeln!(f, "are from the workers' logs, POSTs and payments from the API's own counts.")
+    }
+}
+
+/// What is not as it should be: nothing, if every call was paid exactly once.
+pub(crate) fn wrong(acts: &[Act], books: &Books, rows: &[Row]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let states: BTreeMap<_, _> = rows.iter().map(|row| (&row.key, row.state.as_str())).collect();
+    let calls: Vec<_> = acts.iter().flat_map(|act| &act.calls).collect();
+    for call in &calls {
+        let paid = books.of(&call.key).payments;
+        if paid != 1 {
+            wrong.push(format!("paid {paid} times: {}", call.name));
+        }
+        let state = states.get(&call.key).copied().unwrap_or("not there");
+        if state != "completed" {
+            wrong.push(format!("{state} in the ledger: {}", call.name));
+        }
+    }
+    if books.payments != calls.len() {
+        wrong.push(format!("{} payments for {} calls", books.payments, calls.len()));
+    }
+    if rows.len() != calls.len() {
+        wrong.push(format!("{} calls in the ledger for {} calls", rows.len(), calls.len()));
+    }
+    let mut answers = BTreeMap::new();
+    for reply in acts.iter().flat_map(|act| &act.replies) {
+        if reply.status != "completed" || reply.is_error {
+            wrong.push(format!("the reply to {} says {}", reply.key, reply.status));
+        }
+        if answers.entry(&reply.key).or_insert(&reply.content) != &&reply.content {
+            wrong.push(format!("two replies to {} name different payments", reply.key));
+        }
+    }
+    wrong
+}
