@@ -1,6 +1,7 @@
 //! Phase, effect class and what happened: retry safety is a property of the phase, not of the
 //! exception. The one table of what each class permits after each verdict is [`next`].
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ pub enum EffectClass {
 }
 
 /// What is known of a call's outcome, as it is stored and replayed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Outcome {
     /// Whether the answer is an error.
     pub is_error: bool,
@@ -32,6 +33,18 @@ pub struct Outcome {
     pub warnings: Vec<Warning>,
     /// None only for a completed call that is no error.
     pub error: Option<CallError>,
+}
+
+/// Without the content, which has no place in a log.
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("is_error", &self.is_error)
+            .field("content_bytes", &self.content.as_ref().map(|content| content.get().len()))
+            .field("warnings", &self.warnings)
+            .field("error", &self.error)
+            .finish()
+    }
 }
 
 /// Why a request has no answer that counts.
@@ -151,6 +164,160 @@ pub fn next(
         }
         Verdict::InProgress(failure) | Verdict::Ambiguous(failure) => {
             retry_if(repeatable, failure.retry_after)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::reply::Phase;
+
+    const CLASSES: [EffectClass; 3] =
+        [EffectClass::Read, EffectClass::KeyedWrite, EffectClass::UnkeyedWrite];
+
+    const ASKED: Option<Duration> = Some(Duration::from_secs(7));
+
+    /// The verdicts by name.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Given {
+        Settling,
+        NotSettling,
+        NotSent,
+        Refused,
+        InProgress,
+        Ambiguous,
+    }
+
+    const ALL: [Given; 6] = [
+        Given::Settling,
+        Given::NotSettling,
+        Given::NotSent,
+        Given::Refused,
+        Given::InProgress,
+        Given::Ambiguous,
+    ];
+
+    fn verdict(given: Given) -> Verdict {
+        let failure =
+            || Failure { phase: Phase::Finish, message: String::new(), retry_after: ASKED };
+        let completed = |settles_resend| Verdict::Completed {
+            outcome: Outcome { is_error: false, content: None, warnings: Vec::new(), error: None },
+            settles_resend,
+        };
+        match given {
+            Given::Settling => completed(true),
+            Given::NotSettling => completed(false),
+            Given::NotSent => Verdict::NotSent(failure()),
+            Given::Refused => Verdict::Refused(failure()),
+            Given::InProgress => Verdict::InProgress(failure()),
+            Given::Ambiguous => Verdict::Ambiguous(failure()),
+        }
+    }
+
+    /// The table in the other direction: written from what may have happened, not from the code.
+    fn expected(class: EffectClass, given: Given, ambiguous: bool, remembered: bool) -> Next {
+        const COMPLETE: Next = Next::Complete;
+        const RETRY: Next = Next::Retry { after: ASKED };
+        const RETRY_UNASKED: Next = Next::Retry { after: None };
+        const STOP: Next = Next::Stop;
+        match (class, given, ambiguous, remembered) {
+            (EffectClass::Read, Given::Settling | Given::NotSettling, _, _) => COMPLETE,
+            (
+                EffectClass::Read,
+                Given::NotSent | Given::Refused | Given::InProgress | Given::Ambiguous,
+                _,
+                _,
+            ) => RETRY,
+
+            (EffectClass::KeyedWrite, Given::Settling, _, _) => COMPLETE,
+            (EffectClass::KeyedWrite, Given::NotSettling, false, _) => COMPLETE,
+            (EffectClass::KeyedWrite, Given::NotSettling, true, true) => RETRY_UNASKED,
+            (EffectClass::KeyedWrite, Given::NotSettling, true, false) => STOP,
+            (EffectClass::KeyedWrite, Given::NotSent | Given::Refused, false, _) => RETRY,
+            (EffectClass::KeyedWrite, Given::NotSent | Given::Refused, true, true) => RETRY,
+            (EffectClass::KeyedWrite, Given::NotSent | Given::Refused, true, false) => STOP,
+            (EffectClass::KeyedWrite, Given::InProgress | Given::Ambiguous, _, true) => RETRY,
+            (EffectClass::KeyedWrite, Given::InProgress | Given::Ambiguous, _, false) => STOP,
+
+            (EffectClass::UnkeyedWrite, Given::Settling, _, _) => COMPLETE,
+            (EffectClass::UnkeyedWrite, Given::NotSettling, false, _) => COMPLETE,
+            (EffectClass::UnkeyedWrite, Given::NotSettling, true, _) => STOP,
+            (EffectClass::UnkeyedWrite, Given::NotSent | Given::Refused, false, _) => RETRY,
+            (EffectClass::UnkeyedWrite, Given::NotSent | Given::Refused, true, _) => STOP,
+            (EffectClass::UnkeyedWrite, Given::InProgress | Given::Ambiguous, _, _) => STOP,
+        }
+    }
+
+    #[test]
+    fn every_class_and_verdict_has_the_move_that_the_table_says() {
+        for class in CLASSES {
+            for given in ALL {
+                for ambiguous in [false, true] {
+                    for remembered in [false, true] {
+                        assert_eq!(
+                            next(class, &verdict(given), ambiguous, remembered),
+                            expected(class, given, ambiguous, remembered),
+                            "{class:?} {given:?}, ambiguous before: {ambiguous}, key remembered: \
+                             {remembered}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_unkeyed_write_goes_on_only_where_it_is_known_that_nothing_happened() {
+        for given in ALL {
+            for ambiguous in [false, true] {
+                let verdict = verdict(given);
+                let goes_on = match next(EffectClass::UnkeyedWrite, &verdict, ambiguous, true) {
+                    Next::Retry { .. } => true,
+                    Next::Complete | Next::Stop => false,
+                };
+                let nothing_happened = verdict.happened() == Happened::No && !ambiguous;
+                assert_eq!(goes_on, nothing_happened, "{given:?}, ambiguous before: {ambiguous}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_request_says_of_the_world_follows_from_its_verdict() {
+        for (given, happened) in [
+            (Given::Settling, Happened::Yes),
+            (Given::NotSettling, Happened::Yes),
+            (Given::NotSent, Happened::No),
+            (Given::Refused, Happened::No),
+            (Given::InProgress, Happened::Maybe),
+            (Given::Ambiguous, Happened::Maybe),
+        ] {
+            assert_eq!(verdict(given).happened(), happened, "{given:?}");
+            let completed = verdict(given).failure().is_none();
+            assert_eq!(completed, happened == Happened::Yes, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn outcomes_of_earlier_versions_can_be_read() {
+        let old = r#"{"is_error":true,"content":null,"error":{"kind":"tool_error","phase":"finish",
+            "message":"the tool answered with status 400"}}"#;
+        let outcome: Outcome = serde_json::from_str(old).unwrap();
+        assert!(outcome.is_error && outcome.warnings.is_empty());
+        let again = serde_json::to_string(&outcome).unwrap();
+        assert!(again.contains(r#""phase":"finish""#), "{again}");
+    }
+
+    /// An answer of `null` comes back as no content, which is the same in a reply.
+    #[test]
+    fn content_is_stored_and_read_again_byte_for_byte() {
+        for content in [r#"{"b": 1,  "a": [1.0, 1e400, "\u0000"]}"#, "12345678901234567890"] {
+            let raw = RawValue::from_string(content.to_owned()).unwrap();
+            let outcome =
+                Outcome { is_error: false, content: Some(raw), warnings: Vec::new(), error: None };
+            let stored = serde_json::to_vec(&outcome).unwrap();
+            let read: Outcome = serde_json::from_slice(&stored).unwrap();
+            assert_eq!(read.content.map(|raw| raw.get().to_owned()).as_deref(), Some(content));
         }
     }
 }

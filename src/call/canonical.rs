@@ -17,6 +17,8 @@
 use std::borrow::Cow;
 
 mod cursor;
+mod double;
+mod envelope;
 mod reader;
 mod refusal;
 mod spelling;
@@ -25,7 +27,7 @@ mod tests;
 
 use reader::Reader;
 
-pub(super) use reader::Field;
+pub(super) use envelope::{Envelope, Field, envelope};
 pub use refusal::{Kind, Refusal};
 
 /// How deeply arrays and objects may stand in one another; the outermost is level 1.
@@ -88,27 +90,6 @@ pub fn members(text: &str) -> Result<Vec<(Cow<'_, str>, &str)>, Refusal> {
         return Err(Refusal::DuplicateName { at: pair[1].1 });
     }
     Ok(fields.into_iter().map(|field| (field.name, &text[field.value])).collect())
-}
-
-/// An object read as far as it goes: what [`super::job`] decodes, with all that can be said of it.
-#[derive(Debug)]
-pub(super) struct Envelope<'a> {
-    /// The members that were read, duplicates included.
-    pub(super) fields: Vec<Field<'a>>,
-    /// The canonical forms of all values, by [`Field::written`].
-    pub(super) canonical: String,
-    /// What ended the reading before the text's end.
-    pub(super) broken: Option<Refusal>,
-}
-
-/// Reads an object member by member, and keeps what was read when it turns out to be broken.
-pub(super) fn envelope(text: &str) -> Envelope<'_> {
-    let mut reader = Reader::writing(text);
-    let mut fields = Vec::new();
-    let broken = reader.object(&mut fields).err();
-    // Refusals of values were handed to their fields; none is left to come back from here.
-    let canonical = reader.finish().unwrap_or_default();
-    Envelope { fields, canonical, broken }
 }
 
 /// The text that a string means, from its raw text with its quotes; none for another value.

@@ -15,3 +15,6 @@ pub mod canonical;
 pub mod key;
 
 pub mod reply;
+
+#[cfg(test)]
+mod tests;

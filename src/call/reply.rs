@@ -143,3 +143,130 @@ impl fmt::Display for ErrorKind {
         self.serialize(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [(ErrorKind, &str); 12] = [
+        (ErrorKind::BadJob, "bad_job"),
+        (ErrorKind::UnknownTool, "unknown_tool"),
+        (ErrorKind::BadArguments, "bad_arguments"),
+        (ErrorKind::NotSent, "not_sent"),
+        (ErrorKind::Refused, "refused"),
+        (ErrorKind::Held, "held"),
+        (ErrorKind::Denied, "denied"),
+        (ErrorKind::Expired, "expired"),
+        (ErrorKind::ToolError, "tool_error"),
+        (ErrorKind::Ambiguous, "ambiguous"),
+        (ErrorKind::WorkerLost, "worker_lost"),
+        (ErrorKind::TooManyAttempts, "too_many_attempts"),
+    ];
+
+    fn json<T: Serialize>(value: &T) -> String {
+        serde_json::to_string(value).unwrap()
+    }
+
+    #[test]
+    fn a_completed_call_is_answered_with_the_answer_as_it_came() {
+        let content: Box<RawValue> =
+            serde_json::from_str("{ \"b\" : 1.0, \"a\": 12345678901234567890123 }").unwrap();
+        let reply = Reply {
+            key: Some(IdempotencyKey::from_bytes([0xab; 16])),
+            call_id: Some("toolu_01A"),
+            name: Some("send_payment"),
+            status: Status::Completed,
+            is_error: false,
+            replayed: false,
+            attempt: 1,
+            content: Some(&content),
+            warnings: &[],
+            error: None,
+        };
+        assert_eq!(
+            json(&reply),
+            "{\"key\":\"abababababababababababababababab\",\"call_id\":\"toolu_01A\",\
+             \"name\":\"send_payment\",\"status\":\"completed\",\"is_error\":false,\
+             \"replayed\":false,\"attempt\":1,\
+             \"content\":{ \"b\" : 1.0, \"a\": 12345678901234567890123 },\
+             \"warnings\":[],\"error\":null}"
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_null() {
+        let error = CallError::new(ErrorKind::BadJob, None, "the message is no job");
+        let reply = Reply {
+            key: None,
+            call_id: None,
+            name: None,
+            status: Status::NotRun,
+            is_error: true,
+            replayed: true,
+            attempt: 0,
+            content: None,
+            warnings: &[],
+            error: Some(&error),
+        };
+        assert_eq!(
+            json(&reply),
+            "{\"key\":null,\"call_id\":null,\"name\":null,\"status\":\"not_run\",\
+             \"is_error\":true,\"replayed\":true,\"attempt\":0,\"content\":null,\
+             \"warnings\":[],\"error\":{\"kind\":\"bad_job\",\"phase\":null,\
+             \"message\":\"the message is no job\"}}"
+        );
+    }
+
+    #[test]
+    fn an_error_is_written_and_read_back_with_its_violations() {
+        let pointer = "/amount".to_owned();
+        let violations = vec![Violation { pointer, message: "must be text".to_owned() }];
+        let mut error = CallError::new(ErrorKind::BadArguments, Some(Phase::AwaitResponse), "m");
+        error.violations = violations;
+        let text = json(&error);
+        assert_eq!(
+            text,
+            "{\"kind\":\"bad_arguments\",\"phase\":\"await_response\",\"message\":\"m\",\
+             \"violations\":[{\"pointer\":\"/amount\",\"message\":\"must be text\"}]}"
+        );
+        assert_eq!(serde_json::from_str::<CallError>(&text).unwrap(), error);
+        // As an older version recorded it.
+        let old = r#"{"kind":"refused","phase":null,"message":"m"}"#;
+        assert_eq!(
+            serde_json::from_str::<CallError>(old).unwrap(),
+            CallError::new(ErrorKind::Refused, None, "m")
+        );
+    }
+
+    #[test]
+    fn codes_are_stable() {
+        for (kind, code) in KINDS {
+            assert_eq!(json(&kind), format!("\"{code}\""));
+            assert_eq!(kind.to_string(), code);
+            assert_eq!(serde_json::from_str::<ErrorKind>(&json(&kind)).unwrap(), kind);
+        }
+        let statuses = [Status::Completed, Status::NotRun, Status::Unknown];
+        assert_eq!(json(&statuses), r#"["completed","not_run","unknown"]"#);
+        let phases = [
+            Phase::Resolve,
+            Phase::Connect,
+            Phase::Send,
+            Phase::AwaitResponse,
+            Phase::Stream,
+            Phase::Finish,
+        ];
+        let codes = r#"["resolve","connect","send","await_response","stream","finish"]"#;
+        assert_eq!(json(&phases), codes);
+        assert_eq!(serde_json::from_str::<Vec<Phase>>(codes).unwrap(), phases);
+        let warnings = [
+            Warning::ContentAsText,
+            Warning::ResultTruncated,
+            Warning::ResultUnavailable,
+            Warning::OutcomePruned,
+            Warning::MissingTerminalEvent,
+        ];
+        let codes = "[\"content_as_text\",\"result_truncated\",\"result_unavailable\",\
+                     \"outcome_pruned\",\"missing_terminal_event\"]";
+        assert_eq!(json(&warnings), codes);
+    }
+}

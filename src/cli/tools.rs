@@ -308,3 +308,6 @@ fn table(out: &mut impl Write, audits: &[Audit<'_>]) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

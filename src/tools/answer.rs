@@ -10,7 +10,6 @@ use crate::call::reply::Warning;
 const JSON_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// A response body of which at most a bounded first part is kept.
-#[derive(Debug)]
 pub(super) struct Body {
     kept: Vec<u8>,
     cut: bool,
@@ -44,7 +43,6 @@ impl Body {
 }
 
 /// What a reply can say of a body.
-#[derive(Debug)]
 pub(super) struct Content {
     pub(super) content: Option<Box<RawValue>>,
     pub(super) warning: Option<Warning>,

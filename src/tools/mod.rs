@@ -30,7 +30,7 @@ use schema::ArgsSchema;
 pub const RESULT_MAX_DEFAULT: usize = 1024 * 1024;
 
 /// One request to a tool.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ToolCall {
     /// The key as the downstream takes it, rendered in the tool's [`KeyFormat`].
     pub key: String,
@@ -38,6 +38,17 @@ pub struct ToolCall {
     pub args: Bytes,
     /// The job's trace, forwarded where it is a legal header value.
     pub traceparent: Option<String>,
+}
+
+/// Without the arguments, which have no place in a log.
+impl fmt::Debug for ToolCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolCall")
+            .field("key", &self.key)
+            .field("args_bytes", &self.args.len())
+            .field("traceparent", &self.traceparent)
+            .finish()
+    }
 }
 
 /// How long and how often a call is tried again under one claim.

@@ -61,7 +61,16 @@ impl Registry {
     ) -> Result<Self, RegistryError> {
         let text = source::file_text(path, FILE_BYTES_MAX)
             .map_err(|source| RegistryError::Unreadable { path: path.to_owned(), source })?;
-        let read = read::registry(path, &text, variables, result_bytes_max)?;
+        Self::read(path, &text, variables, result_bytes_max)
+    }
+
+    fn read(
+        path: &Path,
+        text: &str,
+        variables: Variables,
+        result_bytes_max: usize,
+    ) -> Result<Self, RegistryError> {
+        let read = read::registry(path, text, variables, result_bytes_max)?;
         let tools = read
             .tools
             .into_iter()

@@ -11,13 +11,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::cursor::{Cursor, Number, unescape};
-use super::refusal::{Kind, Refusal};
-use super::{INTEGER_DIGITS_MAX, LEVELS_MAX, PRIVATE_PREFIX, spelling};
+use super::refusal::Refusal;
+use super::{INTEGER_DIGITS_MAX, LEVELS_MAX, PRIVATE_PREFIX, double, spelling};
 
 /// A reader and what it has written.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
-    cursor: Cursor<'a>,
+    pub(super) cursor: Cursor<'a>,
     /// The canonical form so far; none where it is not wanted.
     out: Option<String>,
     open: Vec<Level>,
@@ -26,7 +26,7 @@ pub(super) struct Reader<'a> {
     /// Where an object's members are put in order; kept for its memory.
     sorted: String,
     /// Why a text that is so far well-formed cannot be carried.
-    refusal: Option<Refusal>,
+    pub(super) refusal: Option<Refusal>,
 }
 
 /// An array or object that is open.
@@ -47,21 +47,6 @@ struct Member<'a> {
     at: usize,
     /// Where the member, its name included, stands in what was written.
     written: Range<usize>,
-}
-
-/// A member of the outermost object.
-#[derive(Debug)]
-pub(in crate::call) struct Field<'a> {
-    /// Its name, unescaped.
-    pub(in crate::call) name: Cow<'a, str>,
-    /// Where its name stands in the text.
-    pub(in crate::call) at: usize,
-    /// Where its value stands in the text.
-    pub(in crate::call) value: Range<usize>,
-    /// Where its value stands in what was written.
-    pub(in crate::call) written: Range<usize>,
-    /// Why name or value cannot be carried.
-    pub(in crate::call) refusal: Option<Refusal>,
 }
 
 impl<'a> Reader<'a> {
@@ -92,35 +77,6 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// Reads an object member by member, each value by the rules of a whole document.
-    ///
-    /// After an error `fields` holds the members that were read before it. Duplicates at this
-    /// level are the caller's to refuse.
-    pub(super) fn object(&mut self, fields: &mut Vec<Field<'a>>) -> Result<(), Refusal> {
-        self.cursor.skip_blank();
-        if self.cursor.peek() != Some(b'{') {
-            let found = Kind::of(self.document()?);
-            return Err(Refusal::NotAnObject { found });
-        }
-        self.cursor.skip();
-        self.cursor.skip_blank();
-        if self.cursor.peek() == Some(b'}') {
-            self.cursor.skip();
-            return self.end();
-        }
-        loop {
-            fields.push(self.field()?);
-            self.cursor.skip_blank();
-            match self.cursor.peek() {
-                Some(b',') => self.cursor.skip(),
-                Some(b'}') => break,
-                Some(_) | None => return Err(self.cursor.unexpected("',' or '}'")),
-            }
-        }
-        self.cursor.skip();
-        self.end()
-    }
-
     /// What was written, or why the text cannot be carried.
     pub(super) fn finish(self) -> Result<String, Refusal> {
         match self.refusal {
@@ -129,21 +85,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn field(&mut self) -> Result<Field<'a>, Refusal> {
-        let (at, name) = self.name()?;
-        self.cursor.skip_blank();
-        let (start, written) = (self.cursor.at(), self.written());
-        self.value()?;
-        Ok(Field {
-            name,
-            at,
-            value: start..self.cursor.at(),
-            written: written..self.written(),
-            refusal: self.refusal.take(),
-        })
-    }
-
-    fn end(&mut self) -> Result<(), Refusal> {
+    /// Refuses whatever follows the value.
+    pub(super) fn end(&mut self) -> Result<(), Refusal> {
         self.cursor.skip_blank();
         match self.cursor.peek() {
             None => Ok(()),
@@ -152,7 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads one value with all that is in it.
-    fn value(&mut self) -> Result<(), Refusal> {
+    pub(super) fn value(&mut self) -> Result<(), Refusal> {
         loop {
             self.cursor.skip_blank();
             let opened = match self.cursor.peek() {
@@ -174,7 +117,7 @@ impl<'a> Reader<'a> {
         if self.open.len() == LEVELS_MAX {
             self.refuse(Refusal::TooDeep { at: self.cursor.at() });
         }
-        self.pass();
+        self.pass(level.opening());
         self.open.push(level);
         self.cursor.skip_blank();
         if self.cursor.peek() == Some(level.closing()) {
@@ -197,7 +140,7 @@ impl<'a> Reader<'a> {
             self.cursor.skip_blank();
             match self.cursor.peek() {
                 Some(b',') => {
-                    self.pass();
+                    self.pass(b',');
                     if let Level::Object { .. } = level {
                         self.member()?;
                     }
@@ -216,7 +159,7 @@ impl<'a> Reader<'a> {
             self.members.truncate(first);
         }
         self.open.pop();
-        self.pass();
+        self.pass(level.closing());
     }
 
     /// Puts the members from `first` on in order, and refuses a name that is there twice.
@@ -254,7 +197,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a member's name and the colon after it.
-    fn name(&mut self) -> Result<(usize, Cow<'a, str>), Refusal> {
+    pub(super) fn name(&mut self) -> Result<(usize, Cow<'a, str>), Refusal> {
         self.cursor.skip_blank();
         let at = self.cursor.at();
         if self.cursor.peek() != Some(b'"') {
@@ -268,7 +211,7 @@ impl<'a> Reader<'a> {
         if self.cursor.peek() != Some(b':') {
             return Err(self.cursor.unexpected("':'"));
         }
-        self.pass();
+        self.pass(b':');
         Ok((at, name))
     }
 
@@ -299,13 +242,13 @@ impl<'a> Reader<'a> {
                     spelling::integer(out, spelt);
                 }
             }
-            Number::Float(spelt) => match spelt.parse::<f64>() {
-                Ok(value) if value.is_finite() => {
+            Number::Float(spelt) => match double::read(spelt) {
+                Some(value) => {
                     if let Some(out) = &mut self.out {
-                        spelling::float(out, value);
+                        double::write(out, value);
                     }
                 }
-                Ok(_) | Err(_) => self.refuse(Refusal::Overflow { at }),
+                None => self.refuse(Refusal::Overflow { at }),
             },
         }
         Ok(())
@@ -313,7 +256,7 @@ impl<'a> Reader<'a> {
 
     /// Reads a string and returns what stands between its quotes.
     fn string(&mut self) -> Result<&'a str, Refusal> {
-        self.pass();
+        self.pass(b'"');
         let start = self.cursor.at();
         loop {
             let run = self.cursor.plain_run();
@@ -333,15 +276,16 @@ impl<'a> Reader<'a> {
             }
         }
         let spelt = self.cursor.since(start);
-        self.pass();
+        self.pass(b'"');
         Ok(spelt)
     }
 
-    /// Moves past a byte that stands for itself, and writes it.
-    fn pass(&mut self) {
-        let at = self.cursor.at();
+    /// Moves past an ASCII byte that stands for itself, and writes it.
+    fn pass(&mut self, byte: u8) {
         self.cursor.skip();
-        self.write(self.cursor.since(at));
+        if let Some(out) = &mut self.out {
+            out.push(char::from(byte));
+        }
     }
 
     fn write(&mut self, text: &str) {
@@ -351,7 +295,7 @@ impl<'a> Reader<'a> {
     }
 
     /// How much has been written.
-    fn written(&self) -> usize {
+    pub(super) fn written(&self) -> usize {
         self.out.as_ref().map_or(0, String::len)
     }
 
@@ -361,6 +305,13 @@ impl<'a> Reader<'a> {
 }
 
 impl Level {
+    fn opening(self) -> u8 {
+        match self {
+            Self::Array => b'[',
+            Self::Object { .. } => b'{',
+        }
+    }
+
     fn closing(self) -> u8 {
         match self {
             Self::Array => b']',

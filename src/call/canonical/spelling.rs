@@ -1,9 +1,4 @@
-//! How Python's `json.dumps` spells characters and numbers.
-
-use std::fmt::Write as _;
-
-/// Why a `fmt::Result` is not handed on.
-const INFALLIBLE: &str = "writing to a String cannot fail";
+//! How Python's `json.dumps` spells characters and integers.
 
 /// Writes a character of a string: ASCII alone, lower-case hex, pairs above U+FFFF.
 pub(super) fn character(out: &mut String, character: char) {
@@ -35,30 +30,4 @@ fn escape(out: &mut String, unit: u16) {
 /// Writes an integer: its digits as they stand, but that there is no negative zero.
 pub(super) fn integer(out: &mut String, spelt: &str) {
     out.push_str(if spelt == "-0" { "0" } else { spelt });
-}
-
-/// Writes a finite double as Python's `repr` does.
-///
-/// The shortest digits that read back as the same double are Rust's and Python's alike; only the
-/// layout differs. Python takes the exponent form below 1e-4 and from 1e16 on, with a sign and at
-/// least two digits in the exponent, and writes `.0` after an integral value otherwise.
-pub(super) fn float(out: &mut String, value: f64) {
-    if value == 0.0 || (1e-4..1e16).contains(&value.abs()) {
-        write!(out, "{value}").expect(INFALLIBLE);
-        if value.fract() == 0.0 {
-            out.push_str(".0");
-        }
-        return;
-    }
-    let start = out.len();
-    write!(out, "{value:e}").expect(INFALLIBLE);
-    let Some(mark) = out[start..].find('e') else { return };
-    let mut digits = start + mark + 1;
-    if !out[digits..].starts_with('-') {
-        out.insert(digits, '+');
-    }
-    digits += 1;
-    if out.len() - digits < 2 {
-        out.insert(digits, '0');
-    }
 }

@@ -176,14 +176,14 @@ pub(super) fn unsent(error: &reqwest::Error, connect_timeout: Duration) -> Failu
     if !error.is_connect() {
         return failure(Phase::Send, "the request was given up before it was sent");
     }
-    if let Some(tls) = causes(error).find_map(tls_error) {
+    if let Some(tls) = causes(error).find_map(|cause| cause.downcast_ref()) {
         return failure(Phase::Connect, tls_message(tls));
     }
     if error.is_timeout() {
         let within = duration::show(connect_timeout);
         return failure(Phase::Connect, format!("not connected within {within}"));
     }
-    let io = causes(error).find_map(|cause| cause.downcast_ref::<io::Error>());
+    let io = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>()).last();
     failure(
         Phase::Connect,
         match io {
@@ -193,16 +193,18 @@ pub(super) fn unsent(error: &reqwest::Error, connect_timeout: Duration) -> Failu
     )
 }
 
+/// An error and its causes. An I/O error leaves the error that it wraps out of its sources, so it is
+/// asked for that first.
 fn causes<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |cause| StdError::source(*cause))
-}
-
-/// An I/O error leaves the error that it wraps out of its sources, so it is asked for it.
-fn tls_error<'a>(cause: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
-    let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    cause.downcast_ref().or_else(|| wrapped?.downcast_ref())
+    std::iter::successors(Some(error), |cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        match io.and_then(io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => StdError::source(*cause),
+        }
+    })
 }
 
 /// Without the names in the error: they come from the URL, which may be a secret.

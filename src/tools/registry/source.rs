@@ -56,11 +56,13 @@ impl<'a> Source<'a> {
         self.missing.borrow_mut().push(variable);
     }
 
-    /// The problems in the order of their lines, or the variables that are not set.
+    /// The problems, or the variables that are not set, in the order of their lines.
     pub(super) fn finish(self) -> Result<Vec<MissingVariable>, Vec<Problem>> {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.line);
-        if problems.is_empty() { Ok(self.missing.into_inner()) } else { Err(problems) }
+        let mut missing = self.missing.into_inner();
+        missing.sort_by_key(|variable| variable.line);
+        if problems.is_empty() { Ok(missing) } else { Err(problems) }
     }
 }
 

@@ -211,7 +211,7 @@ fn headers(
             continue;
         };
         if HeaderValue::from_str(text.expose_secret()).is_err() {
-            let expected = "expected visible ASCII characters";
+            let expected = "expected no control characters";
             table.problem(name.at, format!("`{shown}` has no legal header value; {expected}"));
             continue;
         }

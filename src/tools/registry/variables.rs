@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use secrecy::SecretString;
 use serde::Serialize;
 
-type Lookup = dyn Fn(&str) -> Option<String>;
+type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// Where the values of variables come from, and what follows when one is not set.
 pub struct Variables {
@@ -28,7 +28,10 @@ impl Variables {
     }
 
     /// From somewhere else.
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String> + 'static, required: bool) -> Self {
+    pub fn from_lookup(
+        lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        required: bool,
+    ) -> Self {
         Self { lookup: Box::new(lookup), required }
     }
 
