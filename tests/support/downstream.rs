@@ -1,0 +1,340 @@
+//! The world that tools act on: a server on loopback that counts requests and effects, and
+//! misbehaves on request.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::eventually;
+
+/// What the downstream does with one request.
+#[derive(Debug, Clone)]
+pub(crate) enum Does {
+    /// Acts, and answers 200.
+    Act,
+    /// Acts, and answers this.
+    ActAndAnswer(u16, String),
+    /// Does nothing, and answers this.
+    Answer(u16, String),
+    /// Does nothing, and answers this with one more header line.
+    AnswerWith(u16, &'static str, String),
+    /// Acts, and answers once it is released.
+    ActAndStall,
+    /// Acts, and answers after this time.
+    ActAndDelay(Duration),
+    /// Acts, and closes the connection before it answers.
+    ActAndClose,
+    /// Acts, and closes the connection in the middle of its answer.
+    ActAndCut,
+    /// Reads the request, does nothing, and closes the connection.
+    Close,
+}
+
+/// A request that arrived whole.
+#[derive(Debug, Clone)]
+pub(crate) struct Post {
+    /// Every value of the header `Idempotency-Key`.
+    pub(crate) keys: Vec<String>,
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Post {
+    pub(crate) fn key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+/// A server that acts once for each request, or once for each key.
+pub(crate) struct Downstream {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    released: watch::Sender<bool>,
+    socket: Option<TcpSocket>,
+    tasks: JoinSet<()>,
+}
+
+struct State {
+    posts: Vec<Post>,
+    /// The effects' answers, in order.
+    effects: Vec<String>,
+    /// Which effect a key had first.
+    by_key: HashMap<String, usize>,
+    collapses: bool,
+    script: VecDeque<Does>,
+    otherwise: Does,
+    running: usize,
+    running_max: usize,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Downstream {
+    /// One that collapses repeats of a key.
+    pub(crate) async fn collapsing() -> Self {
+        let mut downstream = Self::refusing(true).await;
+        downstream.listen();
+        downstream
+    }
+
+    /// One that ignores keys: each request is an effect.
+    pub(crate) async fn forgetful() -> Self {
+        let mut downstream = Self::refusing(false).await;
+        downstream.listen();
+        downstream
+    }
+
+    /// One that refuses connections until it is told to listen.
+    pub(crate) async fn refusing(collapses: bool) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        // Bound and not listening: the port is ours, and connections to it are refused.
+        socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+        let address = socket.local_addr().expect("it is bound");
+        let state = State {
+            posts: Vec::new(),
+            effects: Vec::new(),
+            by_key: HashMap::new(),
+            collapses,
+            script: VecDeque::new(),
+            otherwise: Does::Act,
+            running: 0,
+            running_max: 0,
+        };
+        Self {
+            address,
+            state: Arc::new(Mutex::new(state)),
+            released: watch::Sender::new(false),
+            socket: Some(socket),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Begins to take connections.
+    pub(crate) fn listen(&mut self) {
+        let Some(socket) = self.socket.take() else { return };
+        let listener = socket.listen(1024).expect("it is bound");
+        self.tasks.spawn(accept(listener, self.state.clone(), self.released.subscribe()));
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// What happens to the next requests, one each; after them what happens otherwise.
+    pub(crate) fn script(&self, script: impl IntoIterator<Item = Does>) {
+        lock(&self.state).script.extend(script);
+    }
+
+    /// What happens to every request that no script is for.
+    pub(crate) fn otherwise(&self, does: Does) {
+        lock(&self.state).otherwise = does;
+    }
+
+    /// Lets what stalls answer, now and from now on.
+    pub(crate) fn release(&self) {
+        self.released.send_replace(true);
+    }
+
+    /// Every request so far.
+    pub(crate) fn all(&self) -> Vec<Post> {
+        lock(&self.state).posts.clone()
+    }
+
+    /// How many requests arrived.
+    pub(crate) fn posts(&self) -> usize {
+        lock(&self.state).posts.len()
+    }
+
+    /// How many requests arrived under a key.
+    pub(crate) fn posts_of(&self, key: &str) -> usize {
+        lock(&self.state).posts.iter().filter(|post| post.key() == key).count()
+    }
+
+    /// How often it acted.
+    pub(crate) fn effects(&self) -> usize {
+        lock(&self.state).effects.len()
+    }
+
+    /// The most requests that it had at the same time.
+    pub(crate) fn running_max(&self) -> usize {
+        lock(&self.state).running_max
+    }
+
+    /// Requests and effects, to be held against `(posts, effects)`.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let state = lock(&self.state);
+        (state.posts.len(), state.effects.len())
+    }
+
+    pub(crate) async fn wait_for_posts(&self, posts: usize) {
+        eventually(&format!("{posts} requests"), async || self.posts() >= posts).await;
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<Mutex<State>>, released: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (state, released) = (state.clone(), released.clone());
+        connections.spawn(async move {
+            // A client that goes away is the client's affair.
+            serve(stream, &state, released).await.ok();
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve(
+    stream: TcpStream,
+    state: &Mutex<State>,
+    mut released: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut stream = BufReader::new(stream);
+    while let Some(post) = read(&mut stream).await? {
+        let does = {
+            let mut state = lock(state);
+            state.running += 1;
+            state.running_max = state.running_max.max(state.running);
+            state.posts.push(post.clone());
+            state.script.pop_front().unwrap_or_else(|| state.otherwise.clone())
+        };
+        let answered = answer(&mut stream, state, &post, does, &mut released).await;
+        lock(state).running -= 1;
+        if !answered? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Reads a request; `None` where the client has closed the connection.
+async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Post>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await? == 0 {
+            return Ok(None);
+        }
+        let line = line.trim_end();
+        if line.is_empty() {
+            break;
+        }
+        lines.push(line.to_owned());
+    }
+    let path = lines[0].split(' ').nth(1).unwrap_or_default().to_owned();
+    let headers: Vec<(String, String)> = lines[1..]
+        .iter()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect();
+    let values = |wanted: &str| {
+        let wanted = wanted.to_owned();
+        headers
+            .iter()
+            .filter(move |(name, _)| name.eq_ignore_ascii_case(&wanted))
+            .map(|(_, value)| value.clone())
+            .collect::<Vec<_>>()
+    };
+    let length = values("content-length").first().and_then(|length| length.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut body).await?;
+    Ok(Some(Post {
+        keys: values("idempotency-key"),
+        path,
+        body: String::from_utf8_lossy(&body).into_owned(),
+        headers: headers.clone(),
+    }))
+}
+
+/// Does what it should and says whether the connection stays open.
+async fn answer(
+    stream: &mut BufReader<TcpStream>,
+    state: &Mutex<State>,
+    post: &Post,
+    does: Does,
+    released: &mut watch::Receiver<bool>,
+) -> std::io::Result<bool> {
+    let act = || act(&mut lock(state), post);
+    match does {
+        Does::Act => write(stream, 200, None, &act()).await?,
+        Does::ActAndAnswer(status, body) => {
+            act();
+            write(stream, status, None, &body).await?;
+        }
+        Does::Answer(status, body) => write(stream, status, None, &body).await?,
+        Does::AnswerWith(status, header, body) => {
+            write(stream, status, Some(header), &body).await?;
+        }
+        Does::ActAndStall => {
+            let body = act();
+            if released.wait_for(|released| *released).await.is_err() {
+                return Ok(false);
+            }
+            write(stream, 200, None, &body).await?;
+        }
+        Does::ActAndDelay(time) => {
+            let body = act();
+            tokio::time::sleep(time).await;
+            write(stream, 200, None, &body).await?;
+        }
+        Does::ActAndClose => {
+            act();
+            return Ok(false);
+        }
+        Does::ActAndCut => {
+            let answer = head(200, None, act().len() + 20) + "{\"id\":";
+            stream.write_all(answer.as_bytes()).await?;
+            stream.flush().await?;
+            return Ok(false);
+        }
+        Does::Close => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Acts, unless the key has acted before and that counts; answers as it did then.
+fn act(state: &mut State, post: &Post) -> String {
+    let known = state.by_key.get(post.key()).copied().filter(|_| state.collapses);
+    let effect = known.unwrap_or_else(|| {
+        let number = state.effects.len();
+        // The spaces are to be kept by whoever stores it.
+        state.effects.push(format!("{{\"id\": \"pay_{}\",  \"ok\":true}}", number + 1));
+        state.by_key.insert(post.key().to_owned(), number);
+        number
+    });
+    state.effects[effect].clone()
+}
+
+fn head(status: u16, header: Option<&str>, length: usize) -> String {
+    let header = header.map(|header| format!("{header}\r\n")).unwrap_or_default();
+    format!(
+        "HTTP/1.1 {status} Answer\r\ncontent-type: application/json\r\n{header}content-length: {length}\r\n\r\n"
+    )
+}
+
+async fn write(
+    stream: &mut BufReader<TcpStream>,
+    status: u16,
+    header: Option<&str>,
+    body: &str,
+) -> std::io::Result<()> {
+    stream.write_all((head(status, header, body.len()) + body).as_bytes()).await?;
+    stream.flush().await
+}
