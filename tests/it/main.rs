@@ -4,3 +4,19 @@
 mod support;
 
 mod replay;
+
+mod concurrency;
+mod layers;
+
+mod cases;
+mod refusal;
+
+mod failures;
+
+mod drain;
+
+mod broker;
+mod database;
+
+mod cli;
+mod python;

@@ -18,7 +18,7 @@ use super::eventually;
 
 /// A client of the broker with a reply queue of its own.
 pub(crate) struct Producer {
-    _connection: Connection,
+    connection: Connection,
     channel: Channel,
     prefix: String,
     reply_queue: String,
@@ -152,14 +152,12 @@ impl Producer {
                 }
             }
         });
-        Self {
-            _connection: connection,
-            channel,
-            prefix: prefix.to_owned(),
-            reply_queue,
-            replies,
-            _tasks: tasks,
-        }
+        Self { connection, channel, prefix: prefix.to_owned(), reply_queue, replies, _tasks: tasks }
+    }
+
+    /// Closes the connection; its reply queue goes with it.
+    pub(crate) async fn close(self) {
+        self.connection.close(200, "done".into()).await.expect("it was open");
     }
 
     pub(crate) fn reply_queue(&self) -> &str {
@@ -251,7 +249,7 @@ impl Producer {
     /// How many messages of a queue of the prefix are ready: neither delivered nor gone.
     pub(crate) async fn ready(&self, name: &str) -> u32 {
         // A passive declaration of a missing queue ends its channel.
-        let channel = self._connection.create_channel().await.expect("a channel");
+        let channel = self.connection.create_channel().await.expect("a channel");
         let options =
             QueueDeclareOptions { passive: true, durable: true, ..QueueDeclareOptions::default() };
         let queue = channel

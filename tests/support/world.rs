@@ -204,7 +204,7 @@ impl World {
 }
 
 /// Runs a command to its end, with `input` as its standard input.
-async fn run(mut command: Command, input: &str) -> Ran {
+pub(crate) async fn run(mut command: Command, input: &str) -> Ran {
     let input = input.to_owned();
     let ran = tokio::task::spawn_blocking(move || {
         use std::io::Write as _;
