@@ -31,11 +31,24 @@ pub(crate) fn within(
         let end = Instant::now() + deadline;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match timeout(left, condition()).await {
-                Ok(true) => return,
-                Ok(false) => sleep(BETWEEN_LOOKS).await,
-                Err(_) => panic!("{caller}: not within {deadline:?}: {what}"),
+            if timeout(left, condition()).await == Ok(true) {
+                return;
             }
+            // A condition that answers at once never meets the time-out around it.
+            assert!(Instant::now() < end, "{caller}: not within {deadline:?}: {what}");
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+}
+
+/// Waits for an answer that must come.
+#[track_caller]
+pub(crate) fn timely<T>(what: &str, answer: impl Future<Output = T>) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match timeout(DEADLINE, answer).await {
+            Ok(answer) => answer,
+            Err(_) => panic!("{caller}: not within {DEADLINE:?}: {what}"),
         }
     }
 }
