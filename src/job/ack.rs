@@ -5,7 +5,7 @@
 
 use super::receive::Caller;
 use super::recorded::Recorded;
-use super::reply::{Replied, reply};
+use super::reply::{Replied, listens, reply};
 use super::{Context, End, suspect};
 use crate::broker::{BrokerError, Delivery, Message, Published};
 use crate::call::reply::Status;
@@ -82,7 +82,7 @@ async fn bury(
     recorded: &Recorded,
 ) -> Result<Kept, BrokerError> {
     let (kind, detail) = recorded.reason();
-    let answered = delivery.origin.reply_to.as_ref().map(|_| match recorded.status() {
+    let answered = listens(context, &delivery.origin).then(|| match recorded.status() {
         Status::Completed => "completed",
         Status::NotRun => "not_run",
         Status::Unknown => "unknown",

@@ -26,6 +26,9 @@ pub(super) async fn reply(
     caller: &Caller,
     recorded: &Recorded,
 ) -> Result<Replied, BrokerError> {
+    if !listens(context, to) {
+        return Ok(Replied(()));
+    }
     let outcome = recorded.outcome();
     let reply = Reply {
         key: caller.key,
@@ -70,4 +73,9 @@ pub(super) async fn reply(
     context.counters.replies_lost.count();
     tracing::warn!("the reply's queue is full; the outcome stays in the ledger");
     Ok(Replied(()))
+}
+
+/// Whether anybody is to be told: a reply to a queue of our own would come back as a job.
+pub(super) fn listens(context: &Context, to: &Origin) -> bool {
+    to.reply_to.as_ref().is_some_and(|queue| !context.topology.owns(queue.as_str()))
 }
