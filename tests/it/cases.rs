@@ -366,21 +366,24 @@ async fn a_dead_job_carries_its_own_properties_and_no_foreign_header() {
     let mut worker = world.worker(&[Tool::keyed("send_payment", &downstream)]).start().await;
     let producer = world.producer().await;
 
+    // Whoever publishes the header again makes another copy.
+    producer.declare("copies", FieldTable::default()).await;
     let table = headers(&json!({
-        "CC": [producer.queue("jobs")],
+        "CC": [producer.queue("copies")],
         "x-death": [{"count": 1, "queue": "jobs"}],
         "idempotency-key": "mine",
         "x-long": "y".repeat(5000),
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     }));
     let properties = producer.properties("id-1").with_message_id("m-1".into()).with_headers(table);
-    // With CC the broker itself delivers it twice.
     producer.publish(Publication { body: b"{\"args\": \"4711\"".to_vec(), properties }).await;
-    producer.wait_for_replies(2).await;
+    producer.wait_for_replies(1).await;
 
     worker.drain().await;
+    assert_eq!((producer.replies().len(), producer.ready("copies").await), (1, 1));
+    producer.delete("copies").await;
     let dead = producer.take_dead().await;
-    assert_eq!(dead.len(), 2);
+    assert_eq!(dead.len(), 1);
     for dead in dead {
         let mut names = dead.header_names();
         names.retain(|name| !name.starts_with("x-callonce-"));
@@ -422,7 +425,7 @@ async fn a_reply_to_a_queue_of_our_own_is_refused() {
 async fn a_result_with_a_nul_is_stored_and_replayed_unchanged() {
     let world = World::new().await;
     let downstream = Downstream::forgetful().await;
-    let answer = r#"{"t":"a\u0000b", "escape":"a\\u0000b", "n": 1.0e2, "n": 12345678901234567890}"#;
+    let answer = r#"{"t":"a\u0000b", "escape":"a\\u0000b", "n": 1.0e2, "m": 12345678901234567890}"#;
     downstream.otherwise(Does::ActAndAnswer(200, answer.to_owned()));
     let mut worker = world.worker(&[Tool::unkeyed("echo", &downstream)]).start().await;
     let producer = world.producer().await;

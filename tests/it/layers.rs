@@ -5,7 +5,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{Does, Downstream, Publication, Tool, World, job, key_of};
+use crate::support::{Does, Downstream, Publication, Tool, World, job, key_of, key_of_text};
 
 /// without the row, the downstream collapses by the key.
 #[tokio::test]
@@ -117,10 +117,6 @@ async fn the_key_and_the_body_are_the_same_at_every_attempt() {
         assert_eq!(post.header("traceparent"), Some(trace));
     }
     next.drain().await;
-}
-
-fn key_of_text(text: &str) -> String {
-    key_of(&serde_json::from_str(text).expect("the job is JSON"))
 }
 
 /// The truth is never thrown away: a completion whose row is gone is inserted.

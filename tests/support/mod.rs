@@ -18,6 +18,6 @@ pub(crate) use downstream::{Does, Downstream, Post};
 pub(crate) use producer::{DeadLetter, Producer, Publication, Reply};
 pub(crate) use proxy::Proxy;
 pub(crate) use registry::Tool;
-pub(crate) use wait::{DEADLINE, eventually, within};
+pub(crate) use wait::{DEADLINE, eventually, timely, within};
 pub(crate) use worker::{Worker, WorkerBuilder};
-pub(crate) use world::{Ran, Row, World, job, key_of, run};
+pub(crate) use world::{Ran, Row, World, job, key_of, key_of_text, run};

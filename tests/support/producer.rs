@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::eventually;
+use super::{eventually, timely};
 
 /// A client of the broker with a reply queue of its own.
 pub(crate) struct Producer {
@@ -197,19 +197,14 @@ impl Producer {
     }
 
     pub(crate) async fn publish_to(&self, queue: &str, publication: Publication) {
-        let confirmed = self
-            .channel
-            .basic_publish(
-                "".into(),
-                short(queue),
-                BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() },
-                &publication.body,
-                publication.properties,
-            )
-            .await
-            .expect("publishing")
-            .await
-            .expect("a confirm");
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let Publication { body, properties } = publication;
+        let confirmed = timely("a confirm", async {
+            let published =
+                self.channel.basic_publish("".into(), short(queue), options, &body, properties);
+            published.await.expect("publishing").await.expect("a confirm")
+        })
+        .await;
         assert!(matches!(confirmed, Confirmation::Ack(None)), "{queue}: {confirmed:?}");
     }
 
@@ -248,16 +243,22 @@ impl Producer {
 
     /// How many messages of a queue of the prefix are ready: neither delivered nor gone.
     pub(crate) async fn ready(&self, name: &str) -> u32 {
-        // A passive declaration of a missing queue ends its channel.
-        let channel = self.connection.create_channel().await.expect("a channel");
-        let options =
-            QueueDeclareOptions { passive: true, durable: true, ..QueueDeclareOptions::default() };
-        let queue = channel
-            .queue_declare(short(&self.queue(name)), options, FieldTable::default())
-            .await
-            .expect("the queue exists");
-        channel.close(200, "done".into()).await.expect("a channel closes");
-        queue.message_count()
+        // On a channel of its own: a passive declaration of a missing queue ends its channel.
+        timely("a queue's length", async {
+            let channel = self.connection.create_channel().await.expect("a channel");
+            let options = QueueDeclareOptions {
+                passive: true,
+                durable: true,
+                ..QueueDeclareOptions::default()
+            };
+            let queue = channel
+                .queue_declare(short(&self.queue(name)), options, FieldTable::default())
+                .await
+                .expect("the queue exists");
+            channel.close(200, "done".into()).await.expect("a channel closes");
+            queue.message_count()
+        })
+        .await
     }
 
     pub(crate) async fn wait_until_ready(&self, name: &str, messages: u32) {
@@ -288,7 +289,9 @@ impl Producer {
         let mut taken = Vec::new();
         let options = BasicGetOptions { no_ack: true };
         while let Some(message) =
-            self.channel.basic_get(short(&self.queue(name)), options).await.expect("a look")
+            timely("a look", self.channel.basic_get(short(&self.queue(name)), options))
+                .await
+                .expect("the queue exists")
         {
             taken.push(DeadLetter {
                 body: message.delivery.data,

@@ -242,12 +242,17 @@ pub(crate) fn job(name: &str, args: Value) -> Value {
 
 /// The key of a job, as the library derives it.
 pub(crate) fn key_of(job: &Value) -> String {
+    key_of_text(&job.to_string())
+}
+
+/// The key of a job whose text matters.
+pub(crate) fn key_of_text(job: &str) -> String {
     let limits = callonce::call::job::Limits {
         message_bytes_max: 1 << 20,
         conversation_id_bytes_max: 1024,
         id_bytes_max: 256,
     };
-    let body = bytes::Bytes::from(job.to_string());
+    let body = bytes::Bytes::copy_from_slice(job.as_bytes());
     callonce::call::job::Job::decode(&body, None, None, &limits)
         .expect("the job can be decoded")
         .key()
