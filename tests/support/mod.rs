@@ -20,4 +20,4 @@ pub(crate) use proxy::Proxy;
 pub(crate) use registry::Tool;
 pub(crate) use wait::{DEADLINE, eventually, timely, within};
 pub(crate) use worker::{Worker, WorkerBuilder};
-pub(crate) use world::{Ran, Row, World, job, key_of, key_of_text, run};
+pub(crate) use world::{Ran, Row, World, job, key_of, key_of_text, run, service};

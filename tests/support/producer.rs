@@ -237,6 +237,14 @@ impl Producer {
         found.expect("the wait is over")
     }
 
+    /// Waits until there are this many replies with this correlation id.
+    pub(crate) async fn wait_for_replies_of(&self, id: &str, count: usize) {
+        eventually(&format!("{count} replies for {id}"), async || {
+            self.replies_for(id).len() >= count
+        })
+        .await;
+    }
+
     pub(crate) async fn wait_for_replies(&self, count: usize) {
         eventually(&format!("{count} replies"), async || lock(&self.replies).len() >= count).await;
     }

@@ -56,18 +56,17 @@ impl Ran {
 }
 
 impl World {
+    /// A test's own part of the servers that all tests share.
     pub(crate) async fn new() -> Self {
-        let database_url = service("DATABASE_URL");
-        let amqp_url = service("AMQP_URL");
+        Self::on(service("DATABASE_URL"), service("AMQP_URL")).await
+    }
+
+    /// A test's own part of these servers.
+    pub(crate) async fn on(database_url: String, amqp_url: String) -> Self {
         let id = Uuid::new_v4().simple().to_string();
         let (schema, prefix) = (format!("t_{id}"), format!("t-{id}"));
 
-        let (admin, connection) =
-            tokio_postgres::connect(&database_url, NoTls).await.expect("Postgres answers");
-        let mut connections = JoinSet::new();
-        connections.spawn(async move {
-            connection.await.ok();
-        });
+        let (admin, connections) = connect(&database_url).await;
         admin
             .batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path TO {schema}"))
             .await
@@ -89,6 +88,11 @@ impl World {
             database: admin,
             _connection: connections,
         }
+    }
+
+    /// Connects to Postgres anew, after a restart.
+    pub(crate) async fn reconnect(&mut self) {
+        (self.database, self._connection) = connect(&self.database_url).await;
     }
 
     /// A folder of this test's own.
@@ -181,7 +185,10 @@ impl World {
 
     /// The built binary with this test's servers, queues and nothing of the caller's settings.
     pub(crate) fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_callonce"));
+        // Where tests run elsewhere than they were built, nextest says where the binary is.
+        let binary = std::env::var_os("NEXTEST_BIN_EXE_callonce")
+            .unwrap_or_else(|| env!("CARGO_BIN_EXE_callonce").into());
+        let mut command = Command::new(binary);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("CALLONCE_") {
                 command.env_remove(name);
@@ -259,7 +266,18 @@ pub(crate) fn key_of_text(job: &str) -> String {
         .to_string()
 }
 
-fn service(variable: &str) -> String {
+async fn connect(database_url: &str) -> (tokio_postgres::Client, JoinSet<()>) {
+    let (client, connection) =
+        tokio_postgres::connect(database_url, NoTls).await.expect("Postgres answers");
+    let mut connections = JoinSet::new();
+    connections.spawn(async move {
+        connection.await.ok();
+    });
+    (client, connections)
+}
+
+/// How to reach a server that all tests share.
+pub(crate) fn service(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| {
         panic!(
             "{variable} is not set: run make test, or: eval \"$(scripts/services env)\" after make services"
