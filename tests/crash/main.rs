@@ -8,6 +8,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod accounting;
+mod broker;
+mod ledger;
 mod scene;
 mod servers;
+mod set_aside;
+mod settling;
 mod table;

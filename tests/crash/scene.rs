@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::support::{
-    Does, Downstream, Producer, Publication, Reply, Tool, Worker, WorkerBuilder, World, job, key_of,
+    Does, Downstream, Producer, Publication, Reply, Tool, Worker, WorkerBuilder, World, eventually,
+    job, key_of,
 };
 
 /// The three classes of tools.
@@ -94,6 +95,20 @@ impl Scene {
             let reply = self.producer.reply_for(id).await;
             assert_eq!((reply.status(), reply.kind()), ("completed", ""), "{reply:?}");
         }
+    }
+
+    /// Waits until this many sessions of that name wait for a lock.
+    pub(crate) async fn wait_for_blocked_sessions(&self, name: &str, count: i64) {
+        let waiting = format!(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE application_name = '{name}' AND wait_event_type = 'Lock'"
+        );
+        eventually(&format!("{count} sessions wait for a lock"), async || {
+            // Inside a transaction the view would stay as it was first seen.
+            self.world.sql("SELECT pg_stat_clear_snapshot()").await;
+            self.world.count(&waiting).await == count
+        })
+        .await;
     }
 
     /// All replies for a job, none of them still on its way: what was published to the reply queue

@@ -1,11 +1,15 @@
 //! Servers of a test's own, to be killed, restarted and misconfigured.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::{World, service};
+use crate::support::{World, service, within};
+
+/// Recovery included.
+const RESTART: Duration = Duration::from_secs(60);
 
 /// One server that belongs to one test; removed when it is dropped.
 pub(crate) struct Server {
@@ -62,7 +66,11 @@ impl Server {
 
     /// Starts it again, with its data and on its port.
     pub(crate) async fn start_again(&self) {
-        self.run(&["start", self.name]).await;
+        // What was killed may take a moment to be gone, and is in the way until then.
+        within(RESTART, "the server is back", async || {
+            self.output(&["start", self.name]).await.status.success()
+        })
+        .await;
     }
 
     /// Runs `rabbitmqctl` on the server.
@@ -70,12 +78,16 @@ impl Server {
         self.run(&[&["rabbitmqctl"], args].concat()).await;
     }
 
-    async fn run(&self, args: &[&str]) -> String {
+    async fn output(&self, args: &[&str]) -> Output {
         let mut command = command(self.name, self.folder.path(), args);
-        let output = tokio::task::spawn_blocking(move || command.output())
+        tokio::task::spawn_blocking(move || command.output())
             .await
             .expect("no panic")
-            .expect("the script can be run");
+            .expect("the script can be run")
+    }
+
+    async fn run(&self, args: &[&str]) -> String {
+        let output = self.output(args).await;
         let log = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "scripts/services {args:?}: {log}");
         String::from_utf8(output.stdout).expect("UTF-8")

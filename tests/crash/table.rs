@@ -159,14 +159,7 @@ async fn kill_at(scene: &Scene, at: At, call: &Value) -> String {
     id
 }
 
-async fn assert_then(
-    scene: &Scene,
-    at: At,
-    class: Class,
-    then: Then,
-    call: &Value,
-    reply: &Reply,
-) {
+async fn assert_then(scene: &Scene, at: At, class: Class, then: Then, call: &Value, reply: &Reply) {
     let key = key_of(call);
     let counts = scene.downstream.counts();
     let row = scene.world.row(&key).await;

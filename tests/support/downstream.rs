@@ -63,7 +63,7 @@ impl Post {
 pub(crate) struct Downstream {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
-    released: watch::Sender<bool>,
+    released: watch::Sender<usize>,
     socket: Option<TcpSocket>,
     tasks: JoinSet<()>,
 }
@@ -77,6 +77,8 @@ struct State {
     collapses: bool,
     script: VecDeque<Does>,
     otherwise: Does,
+    /// How many requests have stalled.
+    stalled: usize,
     running: usize,
     running_max: usize,
 }
@@ -113,13 +115,14 @@ impl Downstream {
             collapses,
             script: VecDeque::new(),
             otherwise: Does::Act,
+            stalled: 0,
             running: 0,
             running_max: 0,
         };
         Self {
             address,
             state: Arc::new(Mutex::new(state)),
-            released: watch::Sender::new(false),
+            released: watch::Sender::new(0),
             socket: Some(socket),
             tasks: JoinSet::new(),
         }
@@ -148,7 +151,12 @@ impl Downstream {
 
     /// Lets what stalls answer, now and from now on.
     pub(crate) fn release(&self) {
-        self.released.send_replace(true);
+        self.released.send_replace(usize::MAX);
+    }
+
+    /// Lets as many more of what stalls answer, in the order in which they came.
+    pub(crate) fn release_next(&self, requests: usize) {
+        self.released.send_modify(|released| *released = released.saturating_add(requests));
     }
 
     /// Every request so far.
@@ -187,7 +195,7 @@ impl Downstream {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<Mutex<State>>, released: watch::Receiver<bool>) {
+async fn accept(listener: TcpListener, state: Arc<Mutex<State>>, released: watch::Receiver<usize>) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -203,7 +211,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>, released: watch
 async fn serve(
     stream: TcpStream,
     state: &Mutex<State>,
-    mut released: watch::Receiver<bool>,
+    mut released: watch::Receiver<usize>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
@@ -269,7 +277,7 @@ async fn answer(
     state: &Mutex<State>,
     post: &Post,
     does: Does,
-    released: &mut watch::Receiver<bool>,
+    released: &mut watch::Receiver<usize>,
 ) -> std::io::Result<bool> {
     let act = || act(&mut lock(state), post);
     match does {
@@ -284,7 +292,12 @@ async fn answer(
         }
         Does::ActAndStall => {
             let body = act();
-            if released.wait_for(|released| *released).await.is_err() {
+            let turn = {
+                let mut state = lock(state);
+                state.stalled += 1;
+                state.stalled
+            };
+            if released.wait_for(|released| turn <= *released).await.is_err() {
                 return Ok(false);
             }
             write(stream, 200, None, &body).await?;

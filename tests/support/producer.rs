@@ -116,7 +116,7 @@ fn short(text: &str) -> ShortString {
 }
 
 impl Producer {
-    pub(super) async fn connect(amqp_url: &str, prefix: &str) -> Self {
+    pub(crate) async fn connect(amqp_url: &str, prefix: &str) -> Self {
         let (connection, channel) = open(amqp_url).await.expect("RabbitMQ answers");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
         // Not of the prefix: those are the worker's own, and no job may be answered there.

@@ -27,17 +27,42 @@ struct Shared {
     refuses: AtomicBool,
     swallows: AtomicBool,
     accepted: AtomicU64,
+    /// A request whose answer is to be lost, and how many of its kind pass before it.
+    unlucky: Mutex<Option<(Vec<u8>, usize)>>,
+    answers_lost: AtomicU64,
 }
 
 #[derive(Default)]
 struct Link {
     greeting: Mutex<Vec<u8>>,
     cut: Notify,
+    /// Whether the server's next words are not delivered, but end the connection.
+    loses_answer: AtomicBool,
 }
 
 impl Shared {
     fn connections(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unlucky(&self) -> MutexGuard<'_, Option<(Vec<u8>, usize)>> {
+        self.unlucky.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the answer to these bytes is to be lost.
+    fn is_unlucky(&self, bytes: &[u8]) -> bool {
+        let mut unlucky = self.unlucky();
+        match unlucky.as_mut() {
+            Some((text, skip)) if contains(bytes, text) => match skip.checked_sub(1) {
+                Some(left) => *skip = left,
+                None => {
+                    *unlucky = None;
+                    return true;
+                }
+            },
+            Some(_) | None => {}
+        }
+        false
     }
 }
 
@@ -96,6 +121,17 @@ impl Proxy {
         before - connections.len()
     }
 
+    /// Passes on what a client sends with `text` in it, waits for the server's answer, and cuts the
+    /// connection instead of delivering it: once, after `skip` that go well.
+    pub(crate) fn lose_answer_to(&self, text: &str, skip: usize) {
+        *self.shared.unlucky() = Some((text.as_bytes().to_vec(), skip));
+    }
+
+    /// How many answers were lost so.
+    pub(crate) fn answers_lost(&self) -> u64 {
+        self.shared.answers_lost.load(Ordering::SeqCst)
+    }
+
     /// Whether new connections are closed as soon as they are made.
     pub(crate) fn refuse(&self, refuse: bool) {
         self.shared.refuses.store(refuse, Ordering::SeqCst);
@@ -133,8 +169,8 @@ async fn pass(client: TcpStream, server: String, shared: Arc<Shared>, link: Arc<
     let ((from_client, to_client), (from_server, to_server)) =
         (client.into_split(), server.into_split());
     tokio::select! {
-        () = copy(from_client, to_server, &shared, Some(&link)) => {}
-        () = copy(from_server, to_client, &shared, None) => {}
+        () = copy(from_client, to_server, &shared, &link, true) => {}
+        () = copy(from_server, to_client, &shared, &link, false) => {}
         () = link.cut.notified() => {}
     }
     shared.connections().retain(|other| !Arc::ptr_eq(other, &link));
@@ -144,14 +180,22 @@ async fn copy(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     shared: &Shared,
-    greeting: Option<&Link>,
+    link: &Link,
+    asks: bool,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        if let Some(link) = greeting {
+        if asks {
+            if shared.is_unlucky(&buffer[..length]) {
+                link.loses_answer.store(true, Ordering::SeqCst);
+            }
             let mut greeting = link.greeting();
             let left = GREETING_BYTES_MAX.saturating_sub(greeting.len());
             greeting.extend_from_slice(&buffer[..length.min(left)]);
+        }
+        if !asks && link.loses_answer.load(Ordering::SeqCst) {
+            shared.answers_lost.fetch_add(1, Ordering::SeqCst);
+            return;
         }
         if shared.swallows.load(Ordering::SeqCst) {
             continue;
