@@ -28,13 +28,21 @@ pub(crate) struct Scene {
 const QUEUES: [&str; 4] = ["jobs", "dead", "retry.200", "retry.400"];
 
 impl Scene {
+    /// For workers that are lost: their claims are soon over.
+    pub(crate) async fn brief(class: Class) -> Self {
+        Self::with_lease("1s", World::new().await, class).await
+    }
+
+    /// For workers that live: no claim is over because the machine is busy.
     pub(crate) async fn new(class: Class) -> Self {
         Self::of(World::new().await, class).await
     }
 
-    /// Leases are short, so that a lost worker's claim is soon over; requests may take long, so that
-    /// none ends by itself.
     pub(crate) async fn of(world: World, class: Class) -> Self {
+        Self::with_lease("10s", world, class).await
+    }
+
+    async fn with_lease(lease: &str, world: World, class: Class) -> Self {
         let downstream = match class {
             Class::Keyed => Downstream::collapsing().await,
             // Nothing but the ledger stands between a repeat and a second effect.
@@ -45,7 +53,8 @@ impl Scene {
             Class::Keyed => ("send_payment", Tool::keyed("send_payment", &downstream)),
             Class::Unkeyed => ("create_ticket", Tool::unkeyed("create_ticket", &downstream)),
         };
-        let tool = tool.with("lease", "\"1s\"").with("timeout", "\"60s\"");
+        // No request ends by itself.
+        let tool = tool.with("lease", &format!("{lease:?}")).with("timeout", "\"60s\"");
         let producer = world.producer().await;
         Self { producer, downstream, tool, name, world }
     }

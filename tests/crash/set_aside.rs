@@ -12,7 +12,7 @@ const DEATHS_OF_A_SUSPECT: usize = 3;
 /// B35: no endless redelivery. Every worker dies with the request outstanding.
 #[tokio::test]
 async fn a_keyed_write_that_ends_every_worker_becomes_unknown_and_is_never_sent_again() {
-    let scene = Scene::new(Class::Keyed).await;
+    let scene = Scene::brief(Class::Keyed).await;
     scene.stall();
     let call = scene.call();
     let key = key_of(&call);

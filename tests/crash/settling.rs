@@ -178,7 +178,7 @@ async fn a_claim_whose_answer_was_lost_is_confirmed_and_runs_once() {
 /// The same of a takeover: it must not wait for its own lease, nor count itself twice.
 #[tokio::test]
 async fn a_takeover_whose_answer_was_lost_is_confirmed_and_runs_once() {
-    let scene = Scene::new(Class::Keyed).await;
+    let scene = Scene::brief(Class::Keyed).await;
     let call = scene.call();
     let mut killed = scene.worker().failpoint("claimed", 0).start().await;
     let id = scene.producer.submit(&call).await;
@@ -216,10 +216,33 @@ async fn a_settling_whose_answer_was_lost_is_read_and_replied() {
     scene.drain([worker]).await;
 }
 
+/// A lease may be as short as it takes to make a connection, so the renewals' own is there before.
+#[tokio::test]
+async fn a_lease_is_renewed_although_no_new_connection_can_be_made() {
+    let scene = Scene::brief(Class::Unkeyed).await;
+    scene.stall();
+    let (proxy, url) = Proxy::before(&scene.world.database_url).await;
+    // One connection for statements, which the start has made, and the renewals' own.
+    let worker = scene.worker().env("DATABASE_URL", &url).set("pool_size", "1").start().await;
+    proxy.refuse(true);
+    let call = scene.call();
+    let id = scene.producer.submit(&call).await;
+    eventually("a renewed lease", async || {
+        let renewed = "SELECT count(*) FROM callonce_calls
+             WHERE state = 'in_flight' AND lease_until > claimed_at + interval '1500 milliseconds'";
+        scene.world.count(renewed).await == 1
+    })
+    .await;
+    scene.release();
+    scene.all_completed(&[id]).await;
+    scene.assert_each_acted_once(&[call]).await;
+    scene.drain([worker]).await;
+}
+
 /// As after a failover that lost the claim: the completion is what is left.
 #[tokio::test]
 async fn a_row_that_was_lost_while_the_tool_ran_is_inserted_as_completed() {
-    let scene = Scene::new(Class::Unkeyed).await;
+    let scene = Scene::brief(Class::Unkeyed).await;
     scene.stall();
     let worker = scene.start().await;
     let call = scene.call();
@@ -261,7 +284,7 @@ async fn a_late_completion_after_the_overtaking_attempts_is_answered_from_the_ro
 /// A worker that cannot reach the database while its call is outstanding loses its lease, and
 /// another takes over.
 async fn overtaken(first: First) {
-    let scene = Scene::new(Class::Keyed).await;
+    let scene = Scene::brief(Class::Keyed).await;
     let call = scene.call();
     let key = key_of(&call);
     let (proxy, url) = Proxy::before(&scene.world.database_url).await;

@@ -113,7 +113,7 @@ impl At {
 }
 
 async fn killed(at: At, class: Class, then: Then) {
-    let scene = Scene::new(class).await;
+    let scene = Scene::brief(class).await;
     let call = scene.call();
     let key = key_of(&call);
     let id = kill_at(&scene, at, &call).await;
