@@ -76,7 +76,9 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
 
     let ledger = ledger(&config, places.database_url, config.pool_size.0)?;
     let renewals = self::ledger(&config, places.database_url, 1)?;
-    if !ready(&ledger, migrate, &draining).await? {
+    // The renewals' connection is made before there is anything to renew: a lease may be as short as
+    // that takes.
+    if !ready(&ledger, migrate, &draining).await? || !ready(&renewals, false, &draining).await? {
         return Ok(());
     }
 
