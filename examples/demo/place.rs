@@ -1,11 +1,13 @@
-//! Where the demo works: the built programs, a folder for logs, a schema and queues of its own.
+//! Where the demo works: the built programs, and a folder, a schema and queues of its own.
 
+use std::cell::Cell;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use callonce::broker::Topology;
 use callonce::ledger::{PoolSettings, pool};
 use lapin::options::QueueDeleteOptions;
@@ -48,6 +50,8 @@ pub(crate) struct Place {
     /// The same database, in the schema.
     ledger_url: String,
     rabbitmqctl: String,
+    /// Whether there is something to remove.
+    made: Cell<bool>,
 }
 
 /// A reply, as far as the demo reads it.
@@ -76,15 +80,16 @@ impl Place {
         );
         let (callonce, payments) = programs()?;
         let [database_url, amqp_url] = ["DATABASE_URL", "AMQP_URL"].map(|name| {
-            std::env::var(name).with_context(|| {
-                format!("{name} is not set: `make demo` brings servers of its own")
-            })
+            std::env::var(name)
+                .map_err(|_| anyhow!("{name} is not set: `make demo` brings servers of its own"))
         });
-        let rabbitmqctl = std::env::var("RABBITMQCTL").context(
-            "RABBITMQCTL is not set: for the broker to close a connection, set it to the command \
-             that runs rabbitmqctl on your broker's node, as in `docker exec broker rabbitmqctl`",
-        )?;
-        let database_url = database_url?;
+        let (database_url, amqp_url) = (database_url?, amqp_url?);
+        let Ok(rabbitmqctl) = std::env::var("RABBITMQCTL") else {
+            bail!(
+                "RABBITMQCTL is not set: so that the broker can be told to close a connection, set it \
+                 to the command that runs rabbitmqctl on its node, as `docker exec broker rabbitmqctl`"
+            );
+        };
         let id = Uuid::new_v4().simple().to_string()[..8].to_owned();
         let schema = format!("demo_{id}");
         let mut ledger_url = Url::parse(&database_url).context("DATABASE_URL is no URL")?;
@@ -95,18 +100,26 @@ impl Place {
             folder: std::env::temp_dir().join(format!("callonce-demo-{id}")),
             schema,
             topology: Topology::new(&format!("demo-{id}"), vec![RETRY_DELAY])?,
-            amqp_url: amqp_url?,
+            amqp_url,
             database_url,
             ledger_url: ledger_url.into(),
             rabbitmqctl,
+            made: Cell::new(false),
             id,
         })
     }
 
     /// Makes the folder and the schema, and migrates.
     pub(crate) async fn make(&self) -> anyhow::Result<()> {
-        fs::create_dir(&self.folder).context("no folder for the logs could be made")?;
+        // A journal would hold arguments and results: nobody else may enter.
+        let folder = fs::DirBuilder::new().mode(0o700).create(&self.folder);
+        folder.context("no folder for the logs could be made")?;
+        within("the broker is there", async {
+            Ok(self.connect().await?.close(200, "seen".into()).await?)
+        })
+        .await?;
         self.sql(&format!("CREATE SCHEMA {}", self.schema)).await?;
+        self.made.set(true);
         self.output(self.callonce().arg("migrate")).await?;
         Ok(())
     }
@@ -117,7 +130,7 @@ impl Place {
             within("removing the queues", self.delete_queues()).await,
             self.sql(&format!("DROP SCHEMA IF EXISTS {} CASCADE", self.schema)).await,
         ];
-        for error in removed.into_iter().filter_map(Result::err) {
+        for error in removed.into_iter().filter_map(Result::err).filter(|_| self.made.get()) {
             eprintln!("demo: something of {} may be left: {error:#}", self.schema);
         }
         // It is not there if the demo ended early.
@@ -148,6 +161,7 @@ impl Place {
     fn log_files(&self) -> std::io::Result<Vec<PathBuf>> {
         let mut files = fs::read_dir(&self.folder)?
             .map(|entry| Ok(entry?.path()))
+            .filter(|path| !matches!(path, Ok(path) if path.extension() != Some("log".as_ref())))
             .collect::<std::io::Result<Vec<_>>>()?;
         files.sort();
         Ok(files)
@@ -161,6 +175,8 @@ impl Place {
             .args(["worker", "--tools", TOOLS, "--log-format", "json"])
             .args(["--worker-name", name, "--retry-delays"])
             .arg(format!("{}s", RETRY_DELAY.as_secs()))
+            .arg("--journal")
+            .arg(self.folder.join("journal"))
             // Every delivery is logged as it arrives, so that it counts even if the worker dies.
             .env("CALLONCE_LOG", "callonce=debug,warn,lapin=error")
             .env("PAYMENTS_URL", payments_url)
@@ -237,9 +253,12 @@ impl Place {
         .await
     }
 
+    async fn connect(&self) -> anyhow::Result<Connection> {
+        Ok(Connection::connect(&self.amqp_url, ConnectionProperties::default()).await?)
+    }
+
     async fn delete_queues(&self) -> anyhow::Result<()> {
-        let connection =
-            Connection::connect(&self.amqp_url, ConnectionProperties::default()).await?;
+        let connection = self.connect().await?;
         let channel = connection.create_channel().await?;
         for queue in [self.topology.jobs(), self.topology.delay(1), self.topology.dead()] {
             channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;

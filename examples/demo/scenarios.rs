@@ -93,7 +93,7 @@ pub(crate) async fn a_worker_killed(stage: &mut Stage<'_>) -> anyhow::Result<Act
     let [other] = &stage.workers[..] else { bail!("not one worker was left") };
     let payment = reply.content["payment"].as_str().context("the reply names no payment")?;
     say(&format!(
-        "   worker {} waited for the lease to run out and sent the same key: still {payment}",
+        "   worker {} waited for the lease to run out and sent the same key: the API says {payment}",
         other.number
     ))?;
     stage.add_worker()?;

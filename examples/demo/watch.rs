@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use serde::Deserialize;
 
 /// For anything that the demo waits for.
@@ -19,7 +19,7 @@ pub(crate) async fn within<T>(
 ) -> anyhow::Result<T> {
     tokio::time::timeout(PATIENCE, done)
         .await
-        .with_context(|| format!("{what}: not within {PATIENCE:?}"))?
+        .map_err(|_| anyhow!("{what}: not within {PATIENCE:?}"))?
         .with_context(|| what.to_owned())
 }
 
