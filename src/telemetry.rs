@@ -90,6 +90,8 @@ counters! {
     replies_lost,
     /// Deliveries that could not be acked because their session was gone.
     acks_lost,
+    /// Deliveries that were left to the next worker when this one ended.
+    left,
     /// Keys of two different calls that were the same.
     collisions,
 }

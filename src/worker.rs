@@ -43,9 +43,10 @@ pub enum WorkerError {
     /// Signals cannot be listened for.
     #[error("signals cannot be listened for")]
     Signals(#[source] std::io::Error),
-    /// The drain took longer than it may; what still ran is left to the next worker.
-    #[error("{0} deliveries were still under way when drain_timeout was over")]
-    DrainOverrun(usize),
+    /// The drain took longer than it may, or a second signal ended it; what still ran is left to the
+    /// next worker.
+    #[error("{0} deliveries were still under way when the drain ended; left to the next worker")]
+    DrainOverrun(u64),
 }
 
 /// Where a worker finds what it works with.
@@ -211,22 +212,21 @@ async fn guarded(context: Arc<Context>, delivery: crate::broker::Delivery) {
 }
 
 /// Waits for the first stop and then for what runs; says how many deliveries were left.
-async fn drain(context: &Context, jobs: &TaskTracker, drained: &CancellationToken) -> usize {
+async fn drain(context: &Context, jobs: &TaskTracker, drained: &CancellationToken) -> u64 {
     context.draining.cancelled().await;
     tracing::info!(under_way = jobs.len(), "draining: nothing new is taken");
     jobs.close();
-    let left = tokio::select! {
-        () = jobs.wait() => 0,
-        () = context.ending.cancelled() => jobs.len(),
-        () = tokio::time::sleep(context.config.drain_timeout.0) => jobs.len(),
-    };
-    context.ending.cancel();
-    if left > 0 {
-        tracing::error!(left, "still under way; left to the next worker");
-        // What is told to end needs a moment to say what it leaves.
-        let ended = tokio::time::timeout(std::time::Duration::from_secs(1), jobs.wait()).await;
-        tracing::debug!(in_time = ended.is_ok(), "the rest was told to end");
+    tokio::select! {
+        () = jobs.wait() => {}
+        () = context.ending.cancelled() => {}
+        () = tokio::time::sleep(context.config.drain_timeout.0) => {}
     }
+    context.ending.cancel();
+    // What is told to end needs a moment to say what it leaves. Whether anything is left is for the
+    // deliveries to say: they may all have ended before this task sees the second stop.
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(1), jobs.wait()).await;
+    tracing::debug!(in_time = ended.is_ok(), "nothing is under way, or it was told to end");
+    let left = context.counters.left.get() + u64::try_from(jobs.len()).unwrap_or(u64::MAX);
     drained.cancel();
     left
 }

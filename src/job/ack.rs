@@ -50,7 +50,7 @@ pub(super) async fn finish(
         End::Park => delay(context, &delivery, FIRST, delivery.origin.round).await.map(Proof::from),
         End::Retry { round } => delay(context, &delivery, round, round).await.map(Proof::from),
         End::HandBack => return hand_back(context, delivery).await,
-        End::Leave => return,
+        End::Leave => return context.counters.left.count(),
     };
     match proof {
         Ok(proof) => {
@@ -58,6 +58,7 @@ pub(super) async fn finish(
             ack(context, delivery, proof).await;
         }
         Err(error) => {
+            context.counters.left.count();
             tracing::warn!(error = &error as &dyn std::error::Error, "left to its redelivery");
         }
     }

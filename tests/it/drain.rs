@@ -118,7 +118,7 @@ async fn a_drain_that_takes_too_long_exits_1_and_the_next_worker_judges() {
 
     let status = worker.terminate().await;
     assert_eq!(status.code(), Some(1));
-    assert!(worker.logged("still under way when drain_timeout was over"));
+    assert!(worker.logged("2 deliveries were still under way when the drain ended"));
     producer.wait_until_ready("jobs", 2).await;
     assert_eq!(world.state(&key_of(&payment)).await, "in_flight");
     assert_eq!(world.state(&key_of(&ticket)).await, "in_flight");
@@ -151,6 +151,7 @@ async fn a_second_signal_ends_the_worker_at_once() {
     let status = worker.exit(Duration::from_secs(10)).await;
 
     assert_eq!(status.code(), Some(1));
+    assert!(worker.logged("1 deliveries were still under way when the drain ended"));
     producer.wait_until_ready("jobs", 1).await;
     assert_eq!(
         (world.state(&key_of(&call)).await.as_str(), downstream.counts()),
