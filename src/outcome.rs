@@ -130,6 +130,24 @@ pub enum Next {
     Stop,
 }
 
+/// Whether a request under the same key collapses with those before it, or does no harm.
+fn repeatable(class: EffectClass, key_remembered: bool) -> bool {
+    match class {
+        EffectClass::Read => true,
+        EffectClass::KeyedWrite => key_remembered,
+        EffectClass::UnkeyedWrite => false,
+    }
+}
+
+/// Whether a request may begin at this moment, as far as the class decides.
+///
+/// [`next`] has judged at the end of the request before, and the claim when it was made. The waits
+/// in between take time, in which a downstream may forget the key.
+#[must_use]
+pub fn may_begin(class: EffectClass, ambiguous_before: bool, key_remembered: bool) -> bool {
+    !ambiguous_before || repeatable(class, key_remembered)
+}
+
 /// The one table: what `class` permits after `verdict`.
 ///
 /// `ambiguous_before` says whether a request under this key, in this attempt or an earlier one, was
@@ -143,11 +161,7 @@ pub fn next(
     ambiguous_before: bool,
     key_remembered: bool,
 ) -> Next {
-    let repeatable = match class {
-        EffectClass::Read => true,
-        EffectClass::KeyedWrite => key_remembered,
-        EffectClass::UnkeyedWrite => false,
-    };
+    let repeatable = repeatable(class, key_remembered);
     let settled = |settles_resend: bool| match class {
         EffectClass::Read => true,
         EffectClass::KeyedWrite | EffectClass::UnkeyedWrite => !ambiguous_before || settles_resend,

@@ -210,11 +210,9 @@ fn every_document_to_refuse_is_refused_for_its_own_reason() {
         };
         assert!(is_right, "{id}: {refusal}");
         // In a message the same is said of args, unless it breaks the message.
-        match bad.error {
-            DecodeError::Refused { field: "args", .. } => assert!(!refusal.is_syntax(), "{id}"),
-            DecodeError::Json(_) => assert!(refusal.is_syntax(), "{id}"),
-            error => panic!("{id}: {error}"),
-        }
+        let of_args = matches!(bad.error, DecodeError::Refused { field: "args", .. });
+        let of_message = matches!(bad.error, DecodeError::Json(_));
+        assert_eq!((of_args, of_message), (!refusal.is_syntax(), refusal.is_syntax()), "{id}");
         assert_eq!(bad.name.unwrap().as_str(), "t", "{id}");
         assert_eq!(bad.call_id.unwrap().as_str(), "toolu_1", "{id}");
     }

@@ -246,8 +246,8 @@ impl Asking<'_> {
             Course::Answer => Ok(Recorded::row(row, false)
                 .map_or(Look::Again, |recorded| Look::ended(Claimed::Recorded(recorded)))),
             Course::Try(Move::Lapse { seen, too_many }) => self.lapse(seen, too_many).await,
-            Course::Try(Move::Adopt) => {
-                self.context.ledger.adopt(self.request.job.key()).await?;
+            Course::Try(Move::Adopt { seen }) => {
+                self.context.ledger.adopt(self.request.job.key(), seen, false).await?;
                 Ok(Look::Again)
             }
             Course::Try(Move::Reclaim { seen, .. }) => {
@@ -264,6 +264,7 @@ impl Asking<'_> {
                 Move::Renew(_)
                 | Move::Complete(_)
                 | Move::KeepCompletion(_)
+                | Move::AdoptOwn(_)
                 | Move::SettleNotRun(_)
                 | Move::SettleUnknown(_),
             ) => Ok(Look::Wait),

@@ -15,7 +15,7 @@ use super::recorded::{failed, unknown};
 use crate::broker::Delivery;
 use crate::call::reply::{ErrorKind, Phase};
 use crate::clock::Moment;
-use crate::outcome::{EffectClass, Failure, Next, Outcome, Verdict, next};
+use crate::outcome::{EffectClass, Failure, Next, Outcome, Verdict, may_begin, next};
 use crate::retry::Backoff;
 use crate::tools::{SendGate, ToolCall};
 
@@ -107,8 +107,12 @@ impl Attempt<'_> {
                 Sent::Ended { .. } => return Judged::HandBack,
             };
             crate::failpoint::reach("answered");
-            let step =
-                next(self.call.tool.effect(), &verdict, self.maybe_acted(), self.remembered());
+            let step = next(
+                self.call.tool.effect(),
+                &verdict,
+                self.maybe_acted(),
+                self.memory().covers_a_request(),
+            );
             match (step, verdict) {
                 (Next::Complete, Verdict::Completed { outcome, .. }) => {
                     return Judged::Completed(outcome);
@@ -131,12 +135,17 @@ impl Attempt<'_> {
         }
     }
 
-    /// Sends one request, if the lease stands when its first byte is about to leave.
+    /// Sends one request, if the lease stands and the downstream remembers the key when its first
+    /// byte is about to leave.
     async fn send(&self) -> Sent {
         let lease = self.claim.granted.as_ref().map(|row| row.lease.clone());
         let gate = SendGate::new({
-            let lease = lease.clone();
-            move || lease.as_ref().is_none_or(|lease| lease.stands())
+            let (lease, memory) = (lease.clone(), self.memory());
+            let (class, ambiguous_before) = (self.call.tool.effect(), self.maybe_acted());
+            move || {
+                lease.as_ref().is_none_or(|lease| lease.stands())
+                    && may_begin(class, ambiguous_before, memory.covers_a_request())
+            }
         });
         crate::failpoint::reach("sending");
         let lease_ended = async {
@@ -170,11 +179,13 @@ impl Attempt<'_> {
         self.maybe_age.is_some() || self.ambiguous.is_some()
     }
 
-    /// Whether the downstream still collapses repeats of the key when a request begun now would end.
-    fn remembered(&self) -> bool {
-        let since_first = self.maybe_age.unwrap_or_default() + self.begun.elapsed();
-        let ends = since_first + self.call.tool.timeout();
-        self.call.tool.key_memory().is_none_or(|memory| ends <= memory)
+    fn memory(&self) -> KeyMemory {
+        KeyMemory {
+            begun: self.begun,
+            age: self.maybe_age.unwrap_or_default(),
+            timeout: self.call.tool.timeout(),
+            memory: self.call.tool.key_memory(),
+        }
     }
 
     /// Keeps what a request that did not settle the call has shown.
@@ -230,6 +241,25 @@ impl Attempt<'_> {
             (None, None) => return Judged::HandBack,
         };
         Judged::Unknown(unknown(kind, Some(failure.phase), &failure.message))
+    }
+}
+
+/// What the downstream remembers of the key.
+#[derive(Clone, Copy)]
+struct KeyMemory {
+    begun: Moment,
+    /// How long before `begun` a request under the key may first have gone out.
+    age: Duration,
+    timeout: Duration,
+    /// How long the key is remembered; none: for ever.
+    memory: Option<Duration>,
+}
+
+impl KeyMemory {
+    /// Whether repeats of the key still collapse when a request begun now would end.
+    fn covers_a_request(self) -> bool {
+        let ends = self.age + self.begun.elapsed() + self.timeout;
+        self.memory.is_none_or(|memory| ends <= memory)
     }
 }
 

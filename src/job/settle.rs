@@ -230,7 +230,7 @@ async fn settle_unknown(
         .as_ref()
         .is_some_and(|row| row.record.late_completion && row.record.claim == Some(settling.claim))
     {
-        ledger.adopt(job.key()).await?;
+        ledger.adopt(job.key(), settling.claim, true).await?;
         row = ledger.read(job.key(), Some(job)).await?;
     }
     let Some(row) = row else {

@@ -410,13 +410,20 @@ impl Ledger {
             .map(|row| row.is_some())
     }
 
-    /// Completes a row from a completion that came late. False: there is none.
+    /// Completes a row from a completion that came late, if its lease is over or the claim is the
+    /// caller's `own`. False: there is none, or the row is no longer as it was read.
     ///
     /// # Errors
     ///
     /// Where the ledger cannot be asked.
-    pub async fn adopt(&self, key: IdempotencyKey) -> Result<bool, LedgerError> {
-        self.one(statements::ADOPT, &[&&key.as_bytes()[..]]).await.map(|row| row.is_some())
+    pub async fn adopt(
+        &self,
+        key: IdempotencyKey,
+        claim: Uuid,
+        own: bool,
+    ) -> Result<bool, LedgerError> {
+        let row = self.one(statements::ADOPT, &[&&key.as_bytes()[..], &claim, &own]).await?;
+        Ok(row.is_some())
     }
 
     /// Records an outcome under its claim. False: another than the ordinary way is needed; see

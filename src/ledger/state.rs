@@ -130,8 +130,13 @@ pub enum Move<C> {
     Complete(C),
     /// Keep a claim's completion while another attempt runs.
     KeepCompletion(C),
-    /// Complete the row from the completion that was kept.
-    Adopt,
+    /// Complete a row whose lease ran out from the completion that was kept.
+    Adopt {
+        /// The claim that was read.
+        seen: C,
+    },
+    /// Complete a claim's own row from the completion that was kept.
+    AdoptOwn(C),
     /// Record that a claim's attempt left nothing behind.
     SettleNotRun(C),
     /// Record that a claim's attempt may have acted.
@@ -187,12 +192,11 @@ pub fn permits<C: Copy + PartialEq>(
         Move::KeepCompletion(claim) => {
             row.state == State::InFlight && row.claim != Some(claim) && !row.late_completion
         }
-        Move::Adopt => {
-            row.late_completion
-                && match row.state {
-                    State::InFlight | State::Unknown | State::NotRun => true,
-                    State::Completed | State::Held => false,
-                }
+        // While a claim's lease stands its attempt may begin a request, and nothing is begun under
+        // a key that is completed.
+        Move::Adopt { seen } => lapsed && row.claim == Some(seen) && row.late_completion,
+        Move::AdoptOwn(claim) => {
+            row.state == State::InFlight && row.claim == Some(claim) && row.late_completion
         }
         Move::SettleNotRun(claim) => {
             row.claim == Some(claim)
@@ -243,7 +247,9 @@ pub fn apply<C: Copy + PartialEq>(
             next.state = State::Unknown;
             next.too_many = too_many;
         }
-        Move::Complete(_) | Move::Adopt => settle(&mut next, State::Completed),
+        Move::Complete(_) | Move::Adopt { .. } | Move::AdoptOwn(_) => {
+            settle(&mut next, State::Completed);
+        }
         Move::KeepCompletion(_) => next.late_completion = true,
         Move::SettleNotRun(_) => settle(&mut next, State::NotRun),
         Move::SettleUnknown(_) => settle(&mut next, State::Unknown),
@@ -284,7 +290,7 @@ pub fn course<C: Copy + PartialEq>(
 ) -> Course<C> {
     let seen = row.claim;
     let choices = [
-        Some(Move::Adopt).filter(|_| row.state != State::InFlight || row.lease_until < now),
+        seen.map(|seen| Move::Adopt { seen }),
         Some(Move::Reclaim { seen, new }),
         Some(Move::Resend { seen, new }),
         seen.map(|seen| Move::TakeOver { seen, new }),
@@ -300,3 +306,6 @@ pub fn course<C: Copy + PartialEq>(
         (None, State::Completed | State::NotRun | State::Unknown | State::Held) => Course::Answer,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -127,7 +127,8 @@ SELECT attempt FROM lapsed";
 
 /// Completes a row from the completion that came late, while another attempt ran.
 ///
-/// Parameters: key. Zero rows: there is no such completion, or the row is completed.
+/// Parameters: key, claim, whether it is the caller's own (else its lease must be over).
+/// Zero rows: there is no such completion, or the row is no longer as it was read.
 pub(super) const ADOPT: &str = "
 UPDATE callonce_calls
 SET state = 'completed', lapses = 0, settled_at = now(),
@@ -137,8 +138,10 @@ SET state = 'completed', lapses = 0, settled_at = now(),
                ORDER BY id
                LIMIT 1)
 WHERE key = $1
+  AND state = 'in_flight'
+  AND claim = $2
   AND late_completion
-  AND state IN ('in_flight', 'unknown', 'not_run')
+  AND ($3 OR lease_until < now())
 RETURNING attempt";
 
 /// Renews the leases of many claims, in key order so that no two batches can deadlock.

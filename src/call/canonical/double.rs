@@ -65,7 +65,8 @@ pub(super) fn write(out: &mut String, value: f64) {
 }
 
 /// Two spellings of the same length can be equally near to a double only from so many digits on:
-/// half a unit of the last place must be within half of the gap to the next double.
+/// half a unit of the last place must be within half of the gap to the next double. The point in
+/// front of such a unit makes the spelling longer than that.
 const TIE_DIGITS_MIN: usize = 16;
 
 /// Puts the even one of two equally near spellings where Rust may have written the larger.

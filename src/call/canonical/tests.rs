@@ -192,6 +192,7 @@ fn broken_text_is_refused_and_the_place_is_said() {
         ("{}}", Refusal::Trailing { at: 2 }),
         ("{\"a\":\"\n\"}", Refusal::ControlCharacter { at: 6 }),
         ("{\"a\u{0}\":1}", Refusal::ControlCharacter { at: 3 }),
+        ("{\"a\u{1f}\":1}", Refusal::ControlCharacter { at: 3 }),
         ("{\"a\":\"\\x\"}", Refusal::BadEscape { at: 6 }),
         ("{\"a\":\"\\U0041\"}", Refusal::BadEscape { at: 6 }),
         ("{\"a\":\"\\u00g0\"}", Refusal::BadEscape { at: 6 }),

@@ -206,28 +206,21 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Whether a text has the form of RFC 3339, section 5.6; whether it is a time is for the parser to
-/// say, which takes other forms too.
+/// Whether a text has the form of RFC 3339, section 5.6. Whether it is a time is for the parser to
+/// say, which takes other forms too, but no point without digits.
 fn is_rfc_3339(text: &[u8]) -> bool {
-    let Some((date_time, rest)) = text.split_at_checked("0000-00-00T00:00:00".len()) else {
-        return false;
-    };
-    let rest = match rest.strip_prefix(b".") {
-        Some(fraction) => {
-            let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            if digits == 0 {
-                return false;
-            }
-            &fraction[digits..]
-        }
-        None => rest,
-    };
-    let is_offset = match rest {
+    const DATE_TIME: &[u8] = b"0000-00-00T00:00:00";
+    let Some((date_time, rest)) = text.split_at_checked(DATE_TIME.len()) else { return false };
+    let offset = rest.strip_prefix(b".").map_or(rest, |fraction| {
+        let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        &fraction[digits..]
+    });
+    let is_offset = match offset {
         b"Z" | b"z" => true,
-        [b'+', time @ ..] | [b'-', time @ ..] => has_form(time, b"00:00"),
+        [b'+' | b'-', time @ ..] => has_form(time, b"00:00"),
         _ => false,
     };
-    is_offset && (has_form(date_time, b"0000-00-00T00:00:00"))
+    is_offset && has_form(date_time, DATE_TIME)
 }
 
 /// Whether digits stand where the form has `0`, and what else it has stands where it does.

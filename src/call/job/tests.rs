@@ -417,7 +417,7 @@ fn no_refusal_tells_an_argument() {
 proptest! {
     #[test]
     fn no_body_makes_a_worker_panic(body: Vec<u8>) {
-        let _ = decode_as(&body, None, None).is_ok();
+        prop_assert!(decode_as(&body, None, None).is_err());
     }
 
     #[test]
@@ -426,6 +426,8 @@ proptest! {
         let at = at.min(body.len());
         let end = (at + count).min(body.len());
         body.splice(at..end, [byte]);
-        let _ = decode_as(&body, None, None).is_ok();
+        if let Err(bad) = decode_as(&body, None, None) {
+            prop_assert!(bad.error.to_string().is_ascii());
+        }
     }
 }
