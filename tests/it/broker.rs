@@ -5,7 +5,7 @@ use std::time::Duration;
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::json;
 
-use crate::support::{DEADLINE, Does, Downstream, Proxy, Tool, World, job, key_of};
+use crate::support::{DEADLINE, Does, Downstream, Proxy, Publication, Tool, World, job, key_of};
 
 /// A-044, B04: an ack never crosses sessions, and a lost one costs a replay.
 #[tokio::test]
@@ -213,4 +213,136 @@ async fn a_reply_queue_that_is_gone_is_logged_and_consuming_goes_on() {
     worker.drain().await;
     assert!(worker.logged("replies_lost=1"));
     assert_eq!((producer.ready("jobs").await, producer.ready("dead").await), (0, 0));
+}
+
+/// A queue that is full refuses: the reply is offered a few times, and the delivery acked.
+#[tokio::test]
+async fn a_full_reply_queue_does_not_hold_the_delivery() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    let mut worker = world.worker(&[Tool::unkeyed("create_ticket", &downstream)]).start().await;
+    let producer = world.producer().await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(1));
+    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let full = producer.declare_reply_queue(arguments).await;
+    producer.publish_to(&full, Publication::default()).await;
+
+    let call = job("create_ticket", json!({"subject": "printer"}));
+    let properties = producer.properties("full").with_reply_to(full.as_str().into());
+    producer.publish(Publication { body: call.to_string().into_bytes(), properties }).await;
+    worker.wait_until_logged("the reply's queue is full").await;
+    let reply = producer.call(&call).await;
+
+    assert_eq!((reply.status(), reply.replayed()), ("completed", true));
+    assert_eq!(downstream.counts(), (1, 1));
+    worker.drain().await;
+    assert!(worker.logged("replies_lost=1"));
+    assert_eq!(producer.ready("jobs").await, 0);
+}
+
+/// The client library can tie a return to another publication's confirm.
+#[tokio::test]
+async fn a_reply_that_is_returned_is_never_taken_for_its_neighbour() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    downstream.otherwise(Does::ActAndStall);
+    let tools = [Tool::keyed("send_payment", &downstream).with("max_concurrency", "100")];
+    let mut worker = world.worker(&tools).start().await;
+    let producer = world.producer().await;
+
+    for n in 0..60 {
+        let properties = producer.properties(&n.to_string());
+        let properties = match n % 2 {
+            0 => properties,
+            _ => properties.with_reply_to("no-such-queue".into()),
+        };
+        let body = job("send_payment", json!({"n": n})).to_string().into_bytes();
+        producer.publish(Publication { body, properties }).await;
+    }
+    downstream.wait_for_posts(60).await;
+    // All at once, so that they share a set.
+    downstream.release();
+    producer.wait_for_replies(30).await;
+    worker.drain().await;
+
+    for n in (0..60).step_by(2) {
+        assert_eq!(producer.replies_for(&n.to_string()).len(), 1, "{n}");
+    }
+    assert!(worker.logged("replies_lost=30"));
+    assert_eq!(worker.times_logged("the reply's queue is gone"), 30);
+    assert_eq!(downstream.counts(), (60, 60));
+    assert_eq!((producer.ready("jobs").await, producer.replies().len()), (0, 30));
+}
+
+/// The broker returns everything mandatory that goes there, so it is not.
+#[tokio::test]
+async fn a_direct_reply_to_is_answered() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    let mut worker = world.worker(&[Tool::unkeyed("create_ticket", &downstream)]).start().await;
+    let producer = world.producer().await;
+
+    let call = job("create_ticket", json!({"subject": "printer"}));
+    let reply = producer.call_with_direct_reply_to(&call).await;
+
+    assert_eq!((&reply["status"], &reply["key"]), (&json!("completed"), &json!(key_of(&call))));
+    assert_eq!(downstream.counts(), (1, 1));
+    worker.drain().await;
+    assert!(!worker.logged("replies_lost"));
+    assert_eq!(producer.ready("jobs").await, 0);
+}
+
+/// A job that no queue took is never acked.
+#[tokio::test]
+async fn a_job_is_kept_until_its_delay_queue_is_there_again() {
+    let world = World::new().await;
+    let mut downstream = Downstream::refusing(false).await;
+    let tools = [Tool::unkeyed("create_ticket", &downstream).retry("1ms", 1)];
+    let mut worker = world.worker(&tools).start().await;
+    let producer = world.producer().await;
+
+    producer.delete("retry.200").await;
+    let id = producer.submit(&job("create_ticket", json!({"subject": "printer"}))).await;
+    worker.wait_until_logged("the queue did not take the job; trying again").await;
+    assert_eq!((producer.ready("jobs").await, producer.replies().len()), (0, 0));
+    downstream.listen();
+    // Any worker that starts declares it anew.
+    let mut other = world.worker(&tools).start().await;
+    let reply = producer.reply_for(&id).await;
+
+    assert_eq!((reply.status(), downstream.counts()), ("completed", (1, 1)));
+    worker.drain().await;
+    other.drain().await;
+    assert_eq!((producer.ready("jobs").await, producer.ready("dead").await), (0, 0));
+}
+
+/// B03: a broker that takes connections and says nothing is given up in time, and tried again.
+#[tokio::test]
+async fn a_broker_that_says_nothing_is_given_up_after_the_connect_timeout_and_tried_again() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    let (proxy, by_proxy) = Proxy::before(&world.amqp_url).await;
+    proxy.swallow(true);
+    let builder = world.worker(&[Tool::keyed("send_payment", &downstream)]);
+    let builder = builder.env("AMQP_URL", &by_proxy).set("broker_connect_timeout", "300ms");
+    let mut worker = builder.spawn();
+    worker.wait_until_logged("the broker did not answer within 300ms").await;
+    proxy.swallow(false);
+    worker.wait_until_said("consuming").await;
+    worker.drain().await;
+}
+
+/// What cannot be reached yet does not keep a worker from being told to stop.
+#[tokio::test]
+async fn a_worker_that_still_looks_for_its_broker_stops_when_it_is_told() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    let (proxy, by_proxy) = Proxy::before(&world.amqp_url).await;
+    proxy.swallow(true);
+    let builder = world.worker(&[Tool::keyed("send_payment", &downstream)]);
+    let mut worker = builder.env("AMQP_URL", &by_proxy).spawn();
+    worker.wait_until_said("started").await;
+    worker.drain().await;
+    assert!(!worker.logged("\"message\":\"consuming\""));
 }

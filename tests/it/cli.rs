@@ -211,3 +211,34 @@ async fn a_worker_without_the_schema_says_what_to_run() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.log.contains("callonce migrate"), "{}", ran.log);
 }
+
+#[tokio::test]
+async fn a_refused_login_to_the_ledger_ends_the_worker_and_is_not_logged() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    let mut url = url::Url::parse(&world.database_url).expect("a URL");
+    url.set_password(Some("sesame-open")).expect("a password");
+
+    let builder = world.worker(&[Tool::keyed("send_payment", &downstream)]);
+    let mut worker = builder.env("DATABASE_URL", url.as_str()).spawn();
+    let status = worker.exit(std::time::Duration::from_secs(15)).await;
+
+    assert_eq!(status.code(), Some(1), "{}", worker.log());
+    assert!(worker.logged("the ledger cannot be used"), "{}", worker.log());
+    assert!(!worker.logged("sesame-open"));
+}
+
+/// Everything that is wrong is said at once, with its source.
+#[tokio::test]
+async fn a_worker_with_wrong_settings_names_them_all() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    let registry = world.registry(&[Tool::keyed("send_payment", &downstream)]);
+    let registry = registry.to_string_lossy();
+    let args = ["worker", "--tools", &*registry, "--prefetch", "0x", "--hold-max", "soon"];
+    let ran = world.run(&args, "").await;
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
+    assert!(ran.log.contains("--prefetch") && ran.log.contains("--hold-max"), "{}", ran.log);
+    let wrong = world.run(&["worker", "--no-such-flag"], "").await;
+    assert_eq!(wrong.code, Some(2));
+}

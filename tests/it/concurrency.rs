@@ -156,6 +156,30 @@ async fn a_stored_outcome_is_replayed_while_every_permit_is_taken() {
     worker.drain().await;
 }
 
+/// Nobody holds a delivery for ever: what finds no permit in time is parked, with no claim.
+#[tokio::test]
+async fn a_delivery_that_finds_no_permit_in_time_is_parked_without_a_claim() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    downstream.otherwise(Does::ActAndStall);
+    let tools = [Tool::unkeyed("create_ticket", &downstream).with("max_concurrency", "1")];
+    let mut worker = world.worker(&tools).set("hold_max", "100ms").start().await;
+    let producer = world.producer().await;
+
+    producer.submit(&job("create_ticket", json!({"subject": "first"}))).await;
+    downstream.wait_for_posts(1).await;
+    let second = job("create_ticket", json!({"subject": "second"}));
+    producer.submit(&second).await;
+    eventually("it is parked more than once", async || worker.times_logged(PARKED) >= 2).await;
+    assert_eq!(world.state(&key_of(&second)).await, "none");
+    downstream.release();
+    producer.wait_for_replies(2).await;
+
+    assert_eq!((downstream.counts(), downstream.running_max()), ((2, 2), 1));
+    worker.drain().await;
+    assert_eq!((producer.ready("jobs").await, producer.ready("dead").await), (0, 0));
+}
+
 /// the row of a lost worker is found, waited for, and taken over.
 #[tokio::test]
 async fn a_keyed_call_of_a_lost_worker_is_taken_over_when_its_lease_ran_out() {

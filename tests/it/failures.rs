@@ -246,3 +246,76 @@ async fn a_request_over_its_timeout_is_ambiguous() {
     worker.drain().await;
     assert!(worker.logged("no answer within 500ms"));
 }
+
+/// Same key means same place: what was sent to one is not sent to another.
+#[tokio::test]
+async fn an_unknown_call_is_not_sent_again_to_another_place() {
+    let world = World::new().await;
+    let downstream = Downstream::collapsing().await;
+    downstream.script([Does::ActAndClose]);
+    let tool = Tool::keyed("send_payment", &downstream).retry("1ms", 0);
+    let mut older = world.worker(std::slice::from_ref(&tool)).start().await;
+    let producer = world.producer().await;
+    let call = job("send_payment", json!({"invoice": "INV-7"}));
+    let first = producer.call(&call).await;
+    older.drain().await;
+
+    let moved = tool.clone().at(downstream.url("/v2/calls"));
+    let mut newer = world.worker(&[moved]).start().await;
+    let second = producer.call(&call).await;
+    newer.drain().await;
+    assert_eq!(downstream.counts(), (1, 1));
+    let mut back = world.worker(&[tool]).start().await;
+    let third = producer.call(&call).await;
+    back.drain().await;
+
+    assert_eq!((first.status(), second.status()), ("unknown", "unknown"));
+    assert_eq!((first.replayed(), second.replayed()), (false, true));
+    assert_eq!((third.status(), downstream.counts()), ("completed", (2, 1)));
+    assert_eq!((producer.ready("jobs").await, producer.ready("dead").await), (0, 0));
+}
+
+/// A key that the downstream may have forgotten collapses nothing.
+#[tokio::test]
+async fn a_keyed_call_whose_key_may_be_forgotten_is_not_sent_again() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    downstream.script([Does::ActAndClose]);
+    // A resend could take until its time-out, and by then the key may be gone.
+    let tools = [Tool::keyed("send_payment", &downstream)
+        .with("timeout", "\"10s\"")
+        .with("key_memory", "\"5s\"")];
+    let mut worker = world.worker(&tools).start().await;
+    let producer = world.producer().await;
+
+    let call = job("send_payment", json!({"invoice": "INV-7"}));
+    let (first, second) = (producer.call(&call).await, producer.call(&call).await);
+
+    for reply in [&first, &second] {
+        assert_eq!((reply.status(), reply.kind()), ("unknown", "ambiguous"));
+    }
+    assert_eq!(downstream.counts(), (1, 1));
+    worker.drain().await;
+    assert_eq!((producer.ready("jobs").await, producer.ready("dead").await), (0, 0));
+}
+
+/// A read has no effect to be unknown about.
+#[tokio::test]
+async fn a_read_that_is_never_answered_is_repeated_and_ends_as_not_run() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    downstream.otherwise(no_answer(500));
+    let tools = [Tool::read("search_orders", &downstream).retry("50ms", 1)];
+    let mut worker = world.worker(&tools).start().await;
+    let producer = world.producer().await;
+
+    let call = job("search_orders", json!({"query": "late"}));
+    let reply = producer.call(&call).await;
+
+    assert_eq!((reply.status(), reply.kind()), ("not_run", "ambiguous"));
+    assert!(downstream.posts() >= 2, "each round sends at least one request");
+    let dead = producer.wait_for_dead(1).await;
+    assert_eq!((&*dead[0].reason(), dead[0].body.clone()), ("ambiguous", call.to_string().into()));
+    worker.drain().await;
+    assert_eq!((world.rows().await, producer.ready("jobs").await), (0, 0));
+}

@@ -119,28 +119,35 @@ async fn the_key_and_the_body_are_the_same_at_every_attempt() {
     next.drain().await;
 }
 
-/// The truth is never thrown away: a completion whose row is gone is inserted.
+/// The body at every attempt is the first delivery's, however a later one spells the arguments.
 #[tokio::test]
-async fn a_row_that_is_lost_while_the_tool_runs_is_inserted_as_completed() {
+async fn a_resend_carries_the_arguments_as_they_first_came() {
     let world = World::new().await;
-    let downstream = Downstream::forgetful().await;
-    downstream.otherwise(Does::ActAndStall);
-    let mut worker = world.worker(&[Tool::unkeyed("create_ticket", &downstream)]).start().await;
+    let downstream = Downstream::collapsing().await;
+    downstream.script([Does::ActAndClose]);
+    let tools = [Tool::keyed("send_payment", &downstream).retry("1ms", 0)];
+    let mut worker = world.worker(&tools).start().await;
     let producer = world.producer().await;
 
-    let call = job("create_ticket", json!({"subject": "printer"}));
-    let id = producer.submit(&call).await;
-    downstream.wait_for_posts(1).await;
-    world.sql("DELETE FROM callonce_calls").await;
-    downstream.release();
-    let first = producer.reply_for(&id).await;
-    let second = producer.call(&call).await;
+    let spelt = |args: &str| {
+        format!(
+            r#"{{"conversation_id":"{}","turn_index":0,"name":"send_payment","args":{args}}}"#,
+            world.prefix
+        )
+    };
+    let (first, second) = (spelt(r#"{"b": "é",  "a":1}"#), spelt(r#"{"a":1,"b":"\u00e9"}"#));
+    assert_eq!(key_of_text(&first), key_of_text(&second));
+    let id = producer.submit_text(&first).await;
+    assert_eq!(producer.reply_for(&id).await.status(), "unknown");
+    let id = producer.submit_text(&second).await;
+    let reply = producer.reply_for(&id).await;
 
-    assert_eq!((first.status(), second.status()), ("completed", "completed"));
-    assert_eq!(first.content(), second.content());
-    assert!(second.replayed());
-    assert_eq!(downstream.counts(), (1, 1));
-    assert_eq!(world.history(&key_of(&call)).await, ["row_was_lost"]);
+    assert_eq!((reply.status(), reply.replayed()), ("completed", false));
+    assert_eq!(downstream.counts(), (2, 1));
+    for post in downstream.all() {
+        assert_eq!(post.body, r#"{"b": "é",  "a":1}"#);
+        assert_eq!(post.key(), key_of_text(&first));
+    }
     worker.drain().await;
 }
 

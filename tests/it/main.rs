@@ -16,7 +16,6 @@ mod failures;
 mod drain;
 
 mod broker;
-mod database;
 
 mod cli;
 mod python;

@@ -172,3 +172,23 @@ async fn an_expired_job_whose_call_was_not_run_is_not_begun() {
     assert_eq!((run.status(), downstream.effects()), ("completed", 1));
     worker.drain().await;
 }
+
+/// B38: a row of another call under the same key is an alarm, never a replay.
+#[tokio::test]
+async fn a_row_that_was_made_of_another_call_is_not_replayed() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    let mut worker = world.worker(&[Tool::keyed("send_payment", &downstream)]).start().await;
+    let producer = world.producer().await;
+
+    let call = job("send_payment", json!({"invoice": "INV-7"}));
+    producer.call(&call).await;
+    world.sql("UPDATE callonce_calls SET conversation_id = 'somebody else''s'").await;
+    let reply = producer.call(&call).await;
+
+    assert_eq!((reply.status(), reply.kind()), ("not_run", "bad_job"));
+    assert_eq!(reply.json["content"], json!(null));
+    assert_eq!(downstream.counts(), (1, 1));
+    worker.drain().await;
+    assert!(worker.logged("another call has this key") && worker.logged("collisions=1"));
+}

@@ -309,6 +309,27 @@ impl Producer {
         taken
     }
 
+    /// Declares a queue that replies may go to; it goes with this producer.
+    pub(crate) async fn declare_reply_queue(&self, arguments: FieldTable) -> String {
+        let name = format!("{}-replies-{}", self.prefix, Uuid::new_v4().simple());
+        let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        self.channel.queue_declare(short(&name), options, arguments).await.expect("a reply queue");
+        name
+    }
+
+    /// Calls with RabbitMQ's own pseudo queue for the reply, and says its body.
+    pub(crate) async fn call_with_direct_reply_to(&self, job: &Value) -> Value {
+        const DIRECT: &str = "amq.rabbitmq.reply-to";
+        let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+        let consumer =
+            self.channel.basic_consume(DIRECT.into(), "".into(), options, FieldTable::default());
+        let mut consumer = consumer.await.expect("a consumer");
+        let properties = self.properties("direct").with_reply_to(DIRECT.into());
+        self.publish(Publication { body: job.to_string().into_bytes(), properties }).await;
+        let delivery = timely("a direct reply", consumer.next()).await.expect("it is open");
+        serde_json::from_slice(&delivery.expect("a reply").data).expect("a reply is JSON")
+    }
+
     /// Declares a queue of the prefix with arguments of the test's own.
     pub(crate) async fn declare(&self, name: &str, arguments: FieldTable) {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };

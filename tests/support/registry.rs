@@ -41,6 +41,11 @@ impl Tool {
         }
     }
 
+    /// Another place, to which requests go.
+    pub(crate) fn at(self, url: String) -> Self {
+        Self { url, ..self }
+    }
+
     /// How long one round may last, and how many trips through a delay queue follow.
     pub(crate) fn retry(self, max_elapsed: &str, rounds: u32) -> Self {
         Self { retry: retry(max_elapsed, rounds), ..self }
