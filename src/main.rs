@@ -15,7 +15,7 @@ fn main() -> ExitCode {
                 .downcast_ref::<CliError>()
                 .is_some_and(|error| matches!(error, CliError::Said));
             if !said {
-                eprintln!("callonce: {error:#}");
+                eprintln!("callonce: {}", told(&error));
             }
             ExitCode::FAILURE
         }
@@ -31,4 +31,14 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // What a library still does in the background must not keep the process.
     runtime.shutdown_background();
     Ok(ended?)
+}
+
+/// An error and its causes on one line. Some libraries repeat a cause in the text of its effect; here
+/// it is said once.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |told, cause| match cause.to_string() {
+        cause if told.ends_with(&cause) => told,
+        cause if told.is_empty() => cause,
+        cause => format!("{told}: {cause}"),
+    })
 }
