@@ -186,7 +186,7 @@ async fn a_keyed_call_of_a_lost_worker_is_taken_over_when_its_lease_ran_out() {
     let world = World::new().await;
     let downstream = Downstream::collapsing().await;
     downstream.script([Does::ActAndStall]);
-    let tools = [Tool::keyed("send_payment", &downstream).with("lease", "\"1s\"")];
+    let tools = [Tool::keyed("send_payment", &downstream).with("lease", "\"3s\"")];
     let mut lost = world.worker(&tools).set("worker_name", "lost").start().await;
     let producer = world.producer().await;
 
@@ -195,9 +195,9 @@ async fn a_keyed_call_of_a_lost_worker_is_taken_over_when_its_lease_ran_out() {
     downstream.wait_for_posts(1).await;
     let seen = world.row(&key_of(&call)).await.expect("the claim is committed before the request");
     assert_eq!((&*seen.state, seen.worker.as_deref()), ("in_flight", Some("lost")));
-    lost.kill();
-
+    // It consumes already, so that the redelivery finds a lease that stands.
     let mut next = world.worker(&tools).set("worker_name", "next").start().await;
+    lost.kill();
     let reply = producer.reply_for(&id).await;
 
     assert!(next.logged(OUTSTANDING), "it waited for the lease");

@@ -199,7 +199,7 @@ async fn a_lease_shorter_than_the_tools_time_is_renewed_for_as_long_as_it_runs()
     let world = World::new().await;
     let downstream = Downstream::forgetful().await;
     downstream.otherwise(Does::ActAndStall);
-    let tools = [Tool::unkeyed("create_ticket", &downstream).with("lease", "\"1s\"")];
+    let tools = [Tool::unkeyed("create_ticket", &downstream).with("lease", "\"2s\"")];
     let builder = || world.worker(&tools).set("wait_for_claim", "20s");
     let (mut one, mut two) = (builder().start().await, builder().start().await);
     let producer = world.producer().await;
@@ -208,10 +208,10 @@ async fn a_lease_shorter_than_the_tools_time_is_renewed_for_as_long_as_it_runs()
     let first = producer.submit(&call).await;
     downstream.wait_for_posts(1).await;
     let second = producer.submit(&call).await;
-    eventually("the claim is three leases old and stands", async || {
+    eventually("the claim is older than two leases and stands", async || {
         let query = "SELECT count(*) FROM callonce_calls
                      WHERE state = 'in_flight' AND lease_until > now()
-                       AND now() > claimed_at + interval '3 seconds'";
+                       AND now() > claimed_at + interval '5 seconds'";
         world.count(query).await == 1
     })
     .await;

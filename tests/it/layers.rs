@@ -86,7 +86,7 @@ async fn the_key_and_the_body_are_the_same_at_every_attempt() {
         Does::Answer(500, "{}".to_owned()),
         Does::ActAndStall,
     ]);
-    let tools = [Tool::keyed("send_payment", &downstream).with("lease", "\"1s\"")];
+    let tools = [Tool::keyed("send_payment", &downstream).with("lease", "\"2s\"")];
     let mut lost = world.worker(&tools).start().await;
     let producer = world.producer().await;
 
