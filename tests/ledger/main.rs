@@ -1,0 +1,370 @@
+//! Holds the ledger's statements against the pure moves that they repeat, on a real server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callonce::call::job::{Job, Limits};
+use callonce::ledger::state::{Move, Record, State, Terms, apply, permits};
+use callonce::ledger::{ClaimAgain, ClaimRequest, Ledger, PoolSettings, Settle, Settling};
+use callonce::outcome::{EffectClass, Outcome};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+const LEASE: Duration = Duration::from_secs(60);
+const MEMORY: Duration = Duration::from_secs(600);
+const MICROS: i64 = 1_000_000;
+
+/// A ledger in a schema of its own, which goes at the end.
+struct Place {
+    ledger: Ledger,
+    sql: deadpool_postgres::Pool,
+    schema: String,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let url = std::env::var("DATABASE_URL").unwrap_or_else(|_| {
+            panic!("no DATABASE_URL: run make test, or make services and eval \"$(scripts/services env)\"")
+        });
+        let schema = format!("t_{}", Uuid::new_v4().simple());
+        let settings = PoolSettings { size: 40, connect_timeout: LEASE, checkout_timeout: LEASE };
+        let all = callonce::ledger::pool(&url, settings).unwrap();
+        let create = format!("CREATE SCHEMA {schema}");
+        all.get().await.unwrap().batch_execute(&create).await.unwrap();
+        let separator = if url.contains('?') { '&' } else { '?' };
+        let url = format!("{url}{separator}options=-c%20search_path%3D{schema}");
+        let ledger = Ledger::new(&url, settings, LEASE).unwrap();
+        Self { ledger, sql: callonce::ledger::pool(&url, settings).unwrap(), schema }
+    }
+
+    async fn migrated() -> Self {
+        let place = Self::new().await;
+        place.ledger.migrate().await.unwrap();
+        place
+    }
+
+    async fn run(&self, sql: &str) {
+        self.sql.get().await.unwrap().batch_execute(sql).await.unwrap();
+    }
+
+    async fn close(self) {
+        self.run(&format!("DROP SCHEMA {} CASCADE", self.schema)).await;
+    }
+}
+
+fn job(conversation: &str, args: &str) -> Arc<Job> {
+    let body = format!(
+        r#"{{"conversation_id":"{conversation}","turn_index":1,"name":"t","args":{args}}}"#
+    );
+    Arc::new(Job::decode(&Bytes::from(body), None, None, &Limits::default()).unwrap())
+}
+
+fn request(job: &Arc<Job>, terms: Terms) -> ClaimRequest {
+    ClaimRequest { job: job.clone(), terms, lease: LEASE, worker: "w".into() }
+}
+
+fn terms(which: u8) -> Terms {
+    let keyed = Terms {
+        effect: EffectClass::KeyedWrite,
+        sent_as: [1; 32],
+        timeout: MICROS,
+        key_memory: None,
+        max_attempts: 2,
+    };
+    let memory = i64::try_from(MEMORY.as_micros()).unwrap();
+    match which {
+        0 => keyed,
+        1 => Terms { effect: EffectClass::UnkeyedWrite, ..keyed },
+        2 => Terms { sent_as: [2; 32], ..keyed },
+        _ => Terms { key_memory: Some(memory), ..keyed },
+    }
+}
+
+fn outcome(text: &str) -> Outcome {
+    let content = Some(RawValue::from_string(text.to_owned()).unwrap());
+    Outcome { is_error: false, content, warnings: Vec::new(), error: None }
+}
+
+/// What happens to a row: a move by one of four claims under one of four terms, or time.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Insert { claim: usize, terms: u8 },
+    Move { step: Move<usize>, terms: u8 },
+    LeaseRunsOut,
+    AnHourPasses,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let claim = 0..4_usize;
+    let two = || (0..4_usize, 0..4_usize);
+    let step = prop_oneof![
+        two().prop_map(|(seen, new)| Move::Reclaim { seen: Some(seen), new }),
+        two().prop_map(|(seen, new)| Move::Resend { seen: Some(seen), new }),
+        claim.clone().prop_map(Move::Renew),
+        two().prop_map(|(seen, new)| Move::TakeOver { seen, new }),
+        (claim.clone(), any::<bool>()).prop_map(|(seen, too_many)| Move::Lapse { seen, too_many }),
+        claim.clone().prop_map(Move::Complete),
+        claim.clone().prop_map(Move::KeepCompletion),
+        claim.clone().prop_map(|seen| Move::Adopt { seen }),
+        claim.clone().prop_map(Move::AdoptOwn),
+        claim.clone().prop_map(Move::SettleNotRun),
+        claim.prop_map(Move::SettleUnknown),
+    ];
+    prop_oneof![
+        1 => (0..4_usize, 0..4_u8).prop_map(|(claim, terms)| Step::Insert { claim, terms }),
+        12 => (step, 0..4_u8).prop_map(|(step, terms)| Step::Move { step, terms }),
+        3 => Just(Step::LeaseRunsOut),
+        1 => Just(Step::AnHourPasses),
+    ]
+}
+
+/// One key's row on a real server.
+struct OneRow<'a> {
+    place: &'a Place,
+    job: Arc<Job>,
+    claims: [Uuid; 4],
+}
+
+impl OneRow<'_> {
+    async fn read(&self) -> Option<(Record<usize>, i64)> {
+        let row = self.place.ledger.read(self.job.key(), Some(&self.job)).await.unwrap()?;
+        let record = row.record;
+        let claim =
+            record.claim.map(|claim| self.claims.iter().position(|id| *id == claim).unwrap());
+        let record = Record {
+            claim,
+            state: record.state,
+            attempt: record.attempt,
+            lapses: record.lapses,
+            maybe_since: record.maybe_since,
+            last_claimed_at: record.last_claimed_at,
+            lease_until: record.lease_until,
+            effect: record.effect,
+            sent_as: record.sent_as,
+            too_many: record.too_many,
+            late_completion: record.late_completion,
+        };
+        Some((record, row.now))
+    }
+
+    /// Makes the move on the server; whether a row changed.
+    async fn make(&self, step: Move<usize>, terms: &Terms) -> bool {
+        let (ledger, request) = (&self.place.ledger, request(&self.job, *terms));
+        let id = |claim: usize| self.claims[claim];
+        let again = async |seen: Option<usize>, new: usize, how| {
+            ledger.claim_again(&request, seen.map(id), id(new), how).await.unwrap().is_some()
+        };
+        let settle = async |claim: usize, how| {
+            let settling = Settling {
+                request: request.clone(),
+                claim: id(claim),
+                attempt: 1,
+                args: self.job.args.clone(),
+                outcome: outcome("1"),
+            };
+            ledger.settle(&settling, how).await.unwrap()
+        };
+        let key = self.job.key();
+        match step {
+            Move::Reclaim { seen, new } => again(seen, new, ClaimAgain::NotRun).await,
+            Move::Resend { seen, new } => again(seen, new, ClaimAgain::Unknown).await,
+            Move::TakeOver { seen, new } => again(Some(seen), new, ClaimAgain::Lapsed).await,
+            Move::Renew(claim) => {
+                !ledger.renew(&[(key, id(claim), LEASE)]).await.unwrap().is_empty()
+            }
+            Move::Lapse { seen, too_many } => {
+                ledger.lapse(key, id(seen), too_many, &outcome("2")).await.unwrap()
+            }
+            Move::Complete(claim) => {
+                settle(claim, Settle::Completed).await || settle(claim, Settle::CompletedLate).await
+            }
+            Move::KeepCompletion(claim) => settle(claim, Settle::KeepCompletion).await,
+            Move::Adopt { seen } => ledger.adopt(key, id(seen), false).await.unwrap(),
+            Move::AdoptOwn(claim) => ledger.adopt(key, id(claim), true).await.unwrap(),
+            Move::SettleNotRun(claim) => settle(claim, Settle::NotRun).await,
+            Move::SettleUnknown(claim) => settle(claim, Settle::Unknown).await,
+        }
+    }
+
+    async fn check(&self, step: Step) -> Result<Option<State>, TestCaseError> {
+        let before = self.read().await;
+        match step {
+            Step::Insert { claim, terms: which } => {
+                let request = request(&self.job, terms(which));
+                let granted = self.place.ledger.claim(&request, self.claims[claim]).await.unwrap();
+                prop_assert_eq!(granted.is_some(), before.is_none());
+            }
+            Step::LeaseRunsOut => {
+                self.place
+                    .run("UPDATE callonce_calls SET lease_until = now() - interval '1 second'")
+                    .await;
+            }
+            Step::AnHourPasses => {
+                let earlier = "UPDATE callonce_calls SET last_claimed_at = last_claimed_at - interval '1 hour',
+                               maybe_since = maybe_since - interval '1 hour'";
+                self.place.run(earlier).await;
+            }
+            Step::Move { step, terms: which } => {
+                let Some((record, now)) = before else { return Ok(None) };
+                let terms = terms(which);
+                if asks_the_registry_first(step) && terms.effect != EffectClass::KeyedWrite {
+                    return Ok(None);
+                }
+                let lease = i64::try_from(LEASE.as_micros()).unwrap();
+                let expected = apply(&record, step, now, lease, &terms);
+                let changed = self.make(step, &terms).await;
+                prop_assert_eq!(
+                    changed,
+                    permits(&record, step, now, &terms),
+                    "{:?} on {:?}",
+                    step,
+                    record
+                );
+                let (after, _) = self.read().await.unwrap();
+                let expected = expected.unwrap_or(record);
+                prop_assert_eq!(told(&after), told(&expected), "after {:?}", step);
+                return Ok(changed.then_some(after.state));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The registry's class is looked at before these statements are run at all.
+fn asks_the_registry_first(step: Move<usize>) -> bool {
+    matches!(step, Move::Resend { .. } | Move::TakeOver { .. })
+}
+
+/// All of a record but the moments, of which the server has its own.
+fn told(record: &Record<usize>) -> impl PartialEq + std::fmt::Debug {
+    (
+        (record.state, record.claim, record.attempt, record.lapses),
+        (record.maybe_since.is_some(), record.effect, record.sent_as),
+        (record.too_many, record.late_completion),
+    )
+}
+
+#[test]
+fn every_statement_does_what_its_move_says() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let place = runtime.block_on(Place::migrated());
+    let (mut steps, mut ends) = (0, [0; 4]);
+    let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
+    let (counted, ended) =
+        (std::cell::RefCell::new(&mut steps), std::cell::RefCell::new(&mut ends));
+    let sequence = (0..4_u8, proptest::collection::vec(step(), 10..40));
+    let ran = TestRunner::new(config).run(&sequence, |(first, sequence)| {
+        runtime.block_on(async {
+            let claims = std::array::from_fn(|_| Uuid::new_v4());
+            let row = OneRow { place: &place, job: job(&Uuid::new_v4().to_string(), "{}"), claims };
+            row.check(Step::Insert { claim: 0, terms: first }).await?;
+            for step in sequence {
+                let state = row.check(step).await?;
+                **counted.borrow_mut() += usize::from(state.is_some());
+                let end = match state {
+                    Some(State::InFlight) => 0,
+                    Some(State::Completed) => 1,
+                    Some(State::NotRun) => 2,
+                    Some(State::Unknown) => 3,
+                    Some(State::Held) | None => continue,
+                };
+                ended.borrow_mut()[end] += 1;
+            }
+            place.run("DELETE FROM callonce_calls").await;
+            Ok(())
+        })
+    });
+    runtime.block_on(place.close());
+    ran.unwrap();
+    assert!(
+        steps > 300 && ends.iter().all(|count| *count > 5),
+        "{steps} moves changed a row, to {ends:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_hundred_claims_at_once_one_is_granted() {
+    let place = Place::migrated().await;
+    let request = request(&job("c", "{}"), terms(0));
+    let claims = (0..100).map(|_| {
+        let (ledger, request) = (place.ledger.clone(), request.clone());
+        async move { ledger.claim(&request, Uuid::new_v4()).await.unwrap().is_some() }
+    });
+    let granted = futures_util::future::join_all(claims).await;
+    assert_eq!(granted.iter().filter(|granted| **granted).count(), 1);
+    place.close().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_was_not_answered_is_confirmed_and_not_granted_twice() {
+    let place = Place::migrated().await;
+    let (request, claim) = (request(&job("c", r#"{"a": 1.50}"#), terms(0)), Uuid::new_v4());
+    assert!(place.ledger.claim(&request, claim).await.unwrap().is_some());
+    assert!(place.ledger.claim(&request, claim).await.unwrap().is_none());
+    let confirmed = place.ledger.confirm(&request, claim).await.unwrap().unwrap();
+    assert_eq!((confirmed.attempt, &confirmed.args[..]), (1, &br#"{"a": 1.50}"#[..]));
+    assert!(place.ledger.confirm(&request, Uuid::new_v4()).await.unwrap().is_none());
+    place.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_in_opposite_order_never_wait_for_each_other_for_ever() {
+    let place = Place::migrated().await;
+    let mut held = Vec::new();
+    for n in 0..40 {
+        let (request, claim) = (request(&job(&format!("c{n}"), "{}"), terms(0)), Uuid::new_v4());
+        place.ledger.claim(&request, claim).await.unwrap().unwrap();
+        held.push((request.job.key(), claim, LEASE));
+    }
+    let stranger = (held[0].0, Uuid::new_v4(), LEASE);
+    let forth: Vec<_> = held.iter().copied().chain([stranger]).collect();
+    let back: Vec<_> = held.iter().rev().copied().collect();
+    for _ in 0..30 {
+        let (first, second) = tokio::join!(place.ledger.renew(&forth), place.ledger.renew(&back));
+        assert_eq!((first.unwrap().len(), second.unwrap().len()), (held.len(), held.len()));
+    }
+    place.close().await;
+}
+
+#[tokio::test]
+async fn what_text_would_refuse_is_stored_byte_for_byte() {
+    let place = Place::migrated().await;
+    let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
+    for (n, content) in [r#""a\u0000b""#, deep.as_str(), "1.50", "123456789012345678901234567890"]
+        .iter()
+        .enumerate()
+    {
+        let args = format!(r#"{{"t":{content}}}"#);
+        let (request, claim) = (request(&job(&format!("c{n}"), &args), terms(0)), Uuid::new_v4());
+        let granted = place.ledger.claim(&request, claim).await.unwrap().unwrap();
+        let settling = Settling {
+            request: request.clone(),
+            claim,
+            attempt: 1,
+            args: granted.args,
+            outcome: outcome(content),
+        };
+        assert!(place.ledger.settle(&settling, Settle::Completed).await.unwrap());
+        let row = place.ledger.read(request.job.key(), Some(&request.job)).await.unwrap().unwrap();
+        assert_eq!(row.outcome.unwrap().content.unwrap().get(), *content);
+        let shown = place.ledger.show(request.job.key()).await.unwrap().unwrap();
+        assert_eq!(shown.args.unwrap().get(), args);
+    }
+    place.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_migrations_at_once_make_one_schema() {
+    let place = Place::new().await;
+    let missing = place.ledger.check().await.unwrap_err().to_string();
+    assert!(missing.contains("create_ledger") && missing.contains("callonce migrate"), "{missing}");
+    let migrations = (0..10).map(|_| place.ledger.migrate());
+    let applied = futures_util::future::join_all(migrations).await;
+    let applied: usize = applied.into_iter().map(|applied| applied.unwrap().len()).sum();
+    assert_eq!(applied, 1);
+    place.ledger.check().await.unwrap();
+    place.close().await;
+}
