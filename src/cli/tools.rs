@@ -294,13 +294,7 @@ fn table(out: &mut impl Write, audits: &[Audit<'_>]) -> io::Result<()> {
         [name, class.to_owned(), audit.guards(), format!("{answer}: {}", audit.why)]
     });
     let rows: Vec<[String; 4]> = std::iter::once(heads).chain(rows).collect();
-    let width = |column: usize| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
-    };
-    let (first, second, third) = (width(0), width(1), width(2));
-    for [tool, class, guards, answer] in &rows {
-        writeln!(out, "{tool:first$}  {class:second$}  {guards:third$}  {answer}")?;
-    }
+    super::table::print(out, &rows)?;
     for audit in audits {
         for note in &audit.notes {
             writeln!(out, "note: {}: {note}", audit.tool.escape_debug())?;

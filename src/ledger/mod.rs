@@ -6,167 +6,32 @@
 //! server: when an answer does not come in time its connection is dropped.
 
 mod connect;
+mod error;
 pub mod lease;
 mod migrate;
+mod row;
 pub mod state;
 mod statements;
 mod view;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use deadpool_postgres::{Object, Pool, PoolError};
+use deadpool_postgres::{Object, Pool};
 use tokio_postgres::Row;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::call::job::Job;
 use crate::call::key::{IdempotencyKey, KEY_VERSION};
 use crate::clock::Moment;
-use crate::outcome::{EffectClass, Outcome};
+use crate::outcome::Outcome;
 pub use connect::{PoolSettings, UrlError, pool};
-use state::{Record, State, Terms};
+pub use error::LedgerError;
+use error::spoils_connection;
+pub use row::{CallRow, ClaimAgain, ClaimRequest, Granted, Settle, Settling};
+use row::{class_name, encode, expires_at, granted, millis, read_row};
+use state::State;
 pub use view::{CallView, HistoryEntry, ListEntry};
-
-/// Why the ledger did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum LedgerError {
-    /// The URL cannot be used.
-    #[error(transparent)]
-    Url(#[from] UrlError),
-    /// There is no connection.
-    #[error("no connection to the ledger: {what}")]
-    Connection {
-        /// What was waited for.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: PoolError,
-    },
-    /// A statement was not answered in time; whether it was carried out is not known.
-    #[error("the ledger did not answer within {0:?}")]
-    Timeout(Duration),
-    /// A statement failed; whether it was carried out is not known if the connection was lost.
-    #[error("the ledger refused a statement: {what}")]
-    Statement {
-        /// The server's message. Its detail is left out: it can hold the values of a row.
-        what: String,
-        /// The server's code, if it answered.
-        code: Option<SqlState>,
-        /// Why, if it did not.
-        #[source]
-        source: Option<tokio_postgres::Error>,
-    },
-    /// The schema could not be brought up to date.
-    #[error("the ledger's schema could not be brought up to date")]
-    Migration(#[source] Box<refinery::Error>),
-    /// The schema is not the one that this binary needs.
-    #[error("the ledger's schema lacks {0}; run `callonce migrate`")]
-    Schema(String),
-    /// The database cannot hold every text.
-    #[error("the database's encoding is {0}; the ledger needs UTF8")]
-    Encoding(String),
-    /// A row holds something that this version cannot read.
-    #[error("a row of the ledger cannot be read: {0}")]
-    Row(&'static str),
-}
-
-impl LedgerError {
-    fn statement(error: tokio_postgres::Error) -> Self {
-        let Some(answer) = error.as_db_error() else {
-            let what = "it was not answered".to_owned();
-            return Self::Statement { what, code: None, source: Some(error) };
-        };
-        let code = answer.code().clone();
-        Self::Statement {
-            what: format!("{} ({})", answer.message(), code.code()),
-            code: Some(code),
-            source: None,
-        }
-    }
-
-    /// Whether the statement may have reached the server.
-    pub fn may_have_been_sent(&self) -> bool {
-        match self {
-            Self::Timeout(_) | Self::Statement { .. } | Self::Row(_) => true,
-            Self::Connection { .. }
-            | Self::Url(_)
-            | Self::Migration(_)
-            | Self::Schema(_)
-            | Self::Encoding(_) => false,
-        }
-    }
-
-    /// Whether an error will be the same at the next try, as far as anybody can tell: the server
-    /// answered and refused, and is not just starting or full.
-    pub fn is_lasting(&self) -> bool {
-        // Connection trouble, resources and an operator's intervention pass.
-        let refused = |code: Option<&SqlState>| {
-            code.is_some_and(|code| {
-                !["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
-            })
-        };
-        match self {
-            Self::Connection { source: PoolError::Backend(error), .. } => refused(error.code()),
-            Self::Statement { code, .. } => refused(code.as_ref()),
-            Self::Connection { .. } | Self::Timeout(_) => false,
-            Self::Url(_)
-            | Self::Migration(_)
-            | Self::Schema(_)
-            | Self::Encoding(_)
-            | Self::Row(_) => true,
-        }
-    }
-}
-
-/// What a claim is made of: the call and its tool as it is registered now.
-#[derive(Debug, Clone)]
-pub struct ClaimRequest {
-    /// The call.
-    pub job: Arc<Job>,
-    /// The tool, as the moves judge it.
-    pub terms: Terms,
-    /// How long the claim stands without renewal.
-    pub lease: Duration,
-    /// This worker's name.
-    pub worker: Arc<str>,
-}
-
-/// A claim that was granted.
-#[derive(Debug)]
-pub struct Granted {
-    /// The claim's id: the fencing token that every later write names.
-    pub claim: Uuid,
-    /// Counted from 1.
-    pub attempt: i32,
-    /// The arguments that the row holds: what is sent at every attempt.
-    pub args: Bytes,
-    /// How long ago an earlier attempt may first have acted, if one may have.
-    pub maybe_age: Option<Duration>,
-    /// When it was asked for; the lease counts from here.
-    pub asked: Moment,
-}
-
-/// A row as a delivery reads it.
-#[derive(Debug)]
-pub struct CallRow {
-    /// What decides.
-    pub record: Record<Uuid>,
-    /// Whether what it was made of, and the whole digest, are those of the job that asks.
-    pub same_call: bool,
-    /// What is known of the outcome, if anything is.
-    pub outcome: Option<Outcome>,
-    /// Whether its body was removed when it was old enough.
-    pub pruned: bool,
-    /// The worker that claimed it last.
-    pub worker: Option<String>,
-    /// The database's clock.
-    pub now: state::Micros,
-    /// Whether the job's `expires_at` has passed.
-    pub expired: bool,
-}
 
 /// How many dead connections one statement may meet before its error counts: after a server's
 /// restart each connection of the pool fails once.
@@ -591,143 +456,4 @@ impl Ledger {
             }
         }
     }
-}
-
-/// Which claiming move [`Ledger::claim_again`] makes.
-#[derive(Debug, Clone, Copy)]
-pub enum ClaimAgain {
-    /// [`state::Move::Reclaim`].
-    NotRun,
-    /// [`state::Move::Resend`].
-    Unknown,
-    /// [`state::Move::TakeOver`].
-    Lapsed,
-}
-
-/// An outcome that is to be recorded under its claim.
-#[derive(Debug)]
-pub struct Settling {
-    /// What the claim was made of.
-    pub request: ClaimRequest,
-    /// The claim.
-    pub claim: Uuid,
-    /// Its attempt.
-    pub attempt: i32,
-    /// The arguments that were sent.
-    pub args: Bytes,
-    /// What is known.
-    pub outcome: Outcome,
-}
-
-/// Which statement [`Ledger::settle`] runs.
-#[derive(Debug, Clone, Copy)]
-pub enum Settle {
-    /// [`state::Move::Complete`] of a row that is still in flight under this claim.
-    Completed,
-    /// [`state::Move::Complete`] of a row that had ended otherwise.
-    CompletedLate,
-    /// [`state::Move::KeepCompletion`].
-    KeepCompletion,
-    /// A completed row where a failover lost the claim's.
-    InsertCompleted,
-    /// [`state::Move::SettleNotRun`].
-    NotRun,
-    /// [`state::Move::SettleUnknown`].
-    Unknown,
-}
-
-/// A server that became read-only, is going down or is starting up will say the same on this
-/// connection for as long as it is kept.
-fn spoils_connection(error: &tokio_postgres::Error) -> bool {
-    error.code().is_some_and(|code| {
-        [
-            SqlState::READ_ONLY_SQL_TRANSACTION,
-            SqlState::ADMIN_SHUTDOWN,
-            SqlState::CRASH_SHUTDOWN,
-            SqlState::CANNOT_CONNECT_NOW,
-            SqlState::INVALID_SQL_STATEMENT_NAME,
-            SqlState::DUPLICATE_PSTATEMENT,
-        ]
-        .contains(code)
-    })
-}
-
-fn granted(row: &Row, claim: Uuid, asked: Moment) -> Result<Granted, LedgerError> {
-    let args: Option<Vec<u8>> = row.get("args");
-    let maybe_age_ms: Option<i64> = row.get("maybe_age_ms");
-    Ok(Granted {
-        claim,
-        attempt: row.get("attempt"),
-        args: args.ok_or(LedgerError::Row("an unsettled row without arguments"))?.into(),
-        maybe_age: maybe_age_ms
-            .map(|age| Duration::from_millis(u64::try_from(age).unwrap_or_default())),
-        asked,
-    })
-}
-
-fn read_row(row: &Row, job: Option<&Job>) -> Result<CallRow, LedgerError> {
-    let outcome: Option<Vec<u8>> = row.get("outcome");
-    let same_call = job.is_none_or(|job| {
-        row.get::<_, &[u8]>("digest") == job.digest.as_bytes()
-            && row.get::<_, &str>("conversation_id") == job.conversation_id.as_str()
-            && row.get::<_, i64>("turn_index") == job.turn_index.as_i64()
-            && row.get::<_, &str>("name") == job.name.as_str()
-            && row.get::<_, i64>("ordinal") == job.ordinal.as_i64()
-    });
-    let sent_as = row.get::<_, &[u8]>("sent_as");
-    Ok(CallRow {
-        record: Record {
-            state: State::parse(row.get("state")).ok_or(LedgerError::Row("an unknown state"))?,
-            claim: row.get("claim"),
-            attempt: row.get("attempt"),
-            lapses: row.get("lapses"),
-            maybe_since: row.get("maybe_since_us"),
-            last_claimed_at: row.get("last_claimed_at_us"),
-            lease_until: row.get::<_, Option<i64>>("lease_until_us").unwrap_or(i64::MIN),
-            effect: parse_class(row.get("effect"))?,
-            sent_as: sent_as
-                .try_into()
-                .map_err(|_| LedgerError::Row("a digest of the wrong length"))?,
-            too_many: row.get("too_many"),
-            late_completion: row.get("late_completion"),
-        },
-        same_call,
-        outcome: outcome.map(|outcome| decode(&outcome)).transpose()?,
-        pruned: row.get("pruned"),
-        worker: row.get("worker"),
-        now: row.get("now_us"),
-        expired: row.get("expired"),
-    })
-}
-
-fn encode(outcome: &Outcome) -> Result<Vec<u8>, LedgerError> {
-    serde_json::to_vec(outcome).map_err(|_| LedgerError::Row("an outcome that cannot be written"))
-}
-
-fn decode(outcome: &[u8]) -> Result<Outcome, LedgerError> {
-    serde_json::from_slice(outcome).map_err(|_| LedgerError::Row("an outcome that cannot be read"))
-}
-
-fn class_name(class: EffectClass) -> &'static str {
-    match class {
-        EffectClass::Read => "read",
-        EffectClass::KeyedWrite => "keyed_write",
-        EffectClass::UnkeyedWrite => "unkeyed_write",
-    }
-}
-
-fn parse_class(name: &str) -> Result<EffectClass, LedgerError> {
-    match name {
-        "keyed_write" => Ok(EffectClass::KeyedWrite),
-        "unkeyed_write" => Ok(EffectClass::UnkeyedWrite),
-        _ => Err(LedgerError::Row("an unknown effect")),
-    }
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn expires_at(job: &Job) -> Option<String> {
-    job.expires_at.map(|at| at.to_string())
 }

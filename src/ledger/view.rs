@@ -107,7 +107,7 @@ pub(super) fn call(row: &Row, history: &[Row]) -> Result<CallView, LedgerError> 
         attempt: row.get("attempt"),
         worker: row.get("worker"),
         lease_until: row.get("lease_until"),
-        outcome: outcome.map(|outcome| super::decode(&outcome)).transpose()?,
+        outcome: outcome.map(|outcome| super::row::decode(&outcome)).transpose()?,
         claimed_at: row.get("claimed_at"),
         settled_at: row.get("settled_at"),
         history: history

@@ -1,0 +1,115 @@
+//! Why the ledger did not answer, and what that says of the statement and its connection.
+
+use std::time::Duration;
+
+use deadpool_postgres::PoolError;
+use tokio_postgres::error::SqlState;
+
+use super::UrlError;
+
+/// Why the ledger did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The URL cannot be used.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// There is no connection.
+    #[error("no connection to the ledger: {what}")]
+    Connection {
+        /// What was waited for.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: PoolError,
+    },
+    /// A statement was not answered in time; whether it was carried out is not known.
+    #[error("the ledger did not answer within {0:?}")]
+    Timeout(Duration),
+    /// A statement failed; whether it was carried out is not known if the connection was lost.
+    #[error("the ledger refused a statement: {what}")]
+    Statement {
+        /// The server's message. Its detail is left out: it can hold the values of a row.
+        what: String,
+        /// The server's code, if it answered.
+        code: Option<SqlState>,
+        /// Why, if it did not.
+        #[source]
+        source: Option<tokio_postgres::Error>,
+    },
+    /// The schema could not be brought up to date.
+    #[error("the ledger's schema could not be brought up to date")]
+    Migration(#[source] Box<refinery::Error>),
+    /// The schema is not the one that this binary needs.
+    #[error("the ledger's schema lacks {0}; run `callonce migrate`")]
+    Schema(String),
+    /// The database cannot hold every text.
+    #[error("the database's encoding is {0}; the ledger needs UTF8")]
+    Encoding(String),
+    /// A row holds something that this version cannot read.
+    #[error("a row of the ledger cannot be read: {0}")]
+    Row(&'static str),
+}
+
+impl LedgerError {
+    pub(super) fn statement(error: tokio_postgres::Error) -> Self {
+        let Some(answer) = error.as_db_error() else {
+            let what = "it was not answered".to_owned();
+            return Self::Statement { what, code: None, source: Some(error) };
+        };
+        let code = answer.code().clone();
+        Self::Statement {
+            what: format!("{} ({})", answer.message(), code.code()),
+            code: Some(code),
+            source: None,
+        }
+    }
+
+    /// Whether the statement may have reached the server.
+    pub fn may_have_been_sent(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Statement { .. } | Self::Row(_) => true,
+            Self::Connection { .. }
+            | Self::Url(_)
+            | Self::Migration(_)
+            | Self::Schema(_)
+            | Self::Encoding(_) => false,
+        }
+    }
+
+    /// Whether an error will be the same at the next try, as far as anybody can tell: the server
+    /// answered and refused, and is not just starting or full.
+    pub fn is_lasting(&self) -> bool {
+        // Connection trouble, resources and an operator's intervention pass.
+        let refused = |code: Option<&SqlState>| {
+            code.is_some_and(|code| {
+                !["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
+            })
+        };
+        match self {
+            Self::Connection { source: PoolError::Backend(error), .. } => refused(error.code()),
+            Self::Statement { code, .. } => refused(code.as_ref()),
+            Self::Connection { .. } | Self::Timeout(_) => false,
+            Self::Url(_)
+            | Self::Migration(_)
+            | Self::Schema(_)
+            | Self::Encoding(_)
+            | Self::Row(_) => true,
+        }
+    }
+}
+
+/// A server that became read-only, is going down or is starting up will say the same on this
+/// connection for as long as it is kept.
+pub(super) fn spoils_connection(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| {
+        [
+            SqlState::READ_ONLY_SQL_TRANSACTION,
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::CANNOT_CONNECT_NOW,
+            SqlState::INVALID_SQL_STATEMENT_NAME,
+            SqlState::DUPLICATE_PSTATEMENT,
+        ]
+        .contains(code)
+    })
+}
