@@ -4,20 +4,25 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use callonce::cli::{Cli, CliError};
+use callonce::telemetry::chain;
 use clap::Parser as _;
+
+/// What the command line's parser answers to what it cannot read, too.
+const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let said = error
-                .downcast_ref::<CliError>()
-                .is_some_and(|error| matches!(error, CliError::Said));
-            if !said {
-                eprintln!("callonce: {}", told(&error));
+            let known = error.downcast_ref::<CliError>();
+            if !matches!(known, Some(CliError::Said)) {
+                eprintln!("callonce: {}", chain(error.as_ref()));
             }
-            ExitCode::FAILURE
+            match known {
+                Some(CliError::Missing(_)) => ExitCode::from(WRONG_USAGE),
+                Some(_) | None => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -31,14 +36,4 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // What a library still does in the background must not keep the process.
     runtime.shutdown_background();
     Ok(ended?)
-}
-
-/// An error and its causes on one line. Some libraries repeat a cause in the text of its effect; here
-/// it is said once.
-fn told(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |told, cause| match cause.to_string() {
-        cause if told.ends_with(&cause) => told,
-        cause if told.is_empty() => cause,
-        cause => format!("{told}: {cause}"),
-    })
 }

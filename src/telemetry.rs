@@ -4,6 +4,7 @@
 //! an ordinary call writes no line. No argument, result or secret is logged at any level above
 //! `trace` of other crates, which the default leaves out.
 
+use std::error::Error;
 use std::fmt;
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,17 @@ pub fn start(format: LogFormat) {
     if let Err(error) = started {
         tracing::debug!(%error, "logs were started before");
     }
+}
+
+/// An error and its causes on one line. Some libraries repeat a cause in the text of its effect; here
+/// it is said once.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.fold(String::new(), |told, cause| match cause.to_string() {
+        cause if told.ends_with(&cause) => told,
+        cause if told.is_empty() => cause,
+        cause => format!("{told}: {cause}"),
+    })
 }
 
 macro_rules! counters {
@@ -109,5 +121,21 @@ impl Counter {
     /// How many there were.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str, #[source] Option<Box<Said>>);
+
+    #[test]
+    fn a_chain_says_each_cause_once() {
+        let refused = || Some(Box::new(Said("refused", None)));
+        let error = Said("publishing failed", Some(Box::new(Said("IO error: refused", refused()))));
+        assert_eq!(chain(&error), "publishing failed: IO error: refused");
     }
 }

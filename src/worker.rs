@@ -19,7 +19,7 @@ use crate::job::{self, Context, Journal, Permits};
 use crate::ledger::lease::LeaseKeeper;
 use crate::ledger::{Ledger, LedgerError, PoolSettings};
 use crate::retry::Backoff;
-use crate::telemetry::Counters;
+use crate::telemetry::{Counters, chain};
 use crate::tools::registry::{Registry, RegistryError, Variables};
 
 /// Why a worker did not start, or ended.
@@ -188,7 +188,7 @@ async fn ready(
             Err(error) if !error.is_lasting() => {
                 let wait = backoff.wait();
                 tracing::warn!(
-                    error = &error as &dyn std::error::Error,
+                    error = %chain(&error),
                     ?wait,
                     "the ledger is not there yet"
                 );

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::connect::{BrokerError, BrokerSettings, connect, within};
 use super::message::{Message, publish_id};
 use crate::retry::Backoff;
+use crate::telemetry::chain;
 
 /// How many messages are published before their confirms are awaited.
 const SET_MAX: usize = 200;
@@ -168,7 +169,7 @@ impl Lane {
                     self.channel = None;
                     let wait = backoff.wait();
                     tracing::warn!(
-                        error = &error as &dyn std::error::Error,
+                        error = %chain(&error),
                         lane = self.what,
                         waiting = set.len(),
                         ?wait,

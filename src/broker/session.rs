@@ -10,6 +10,7 @@ use super::connect::{BrokerError, BrokerSettings, connect, within};
 use super::consumer::Delivery;
 use super::topology::{Topology, short};
 use crate::retry::Backoff;
+use crate::telemetry::chain;
 
 /// What to consume, and how.
 pub struct Consume {
@@ -59,7 +60,7 @@ pub async fn consume(
         };
         let wait = backoff.wait();
         tracing::warn!(
-            error = &error as &dyn std::error::Error,
+            error = %chain(&error),
             ?wait,
             "no consuming session; building a new one"
         );
@@ -136,7 +137,7 @@ impl Session {
         .await;
         if let Err(error) = closed {
             tracing::debug!(
-                error = &error as &dyn std::error::Error,
+                error = %chain(&error),
                 "the consuming connection was not closed properly"
             );
         }
@@ -161,7 +162,7 @@ impl Session {
             within(self.settings.connect_timeout, "cancelling the consumer", cancel).await
         {
             tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                error = %chain(&error),
                 "the consumer was not cancelled"
             );
             return;
@@ -169,7 +170,7 @@ impl Session {
         while let Some(Ok(delivery)) = self.consumer.next().await {
             if let Err(error) = Delivery::new(delivery).hand_back().await {
                 tracing::debug!(
-                    error = &error as &dyn std::error::Error,
+                    error = %chain(&error),
                     "a delivery was not handed back"
                 );
             }

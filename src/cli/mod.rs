@@ -134,7 +134,7 @@ impl Cli {
     ///
     /// # Errors
     ///
-    /// [`CliError`]; the exit code is then 1.
+    /// [`CliError`]; the exit code is then 1, or 2 where something was not given.
     pub async fn run(self) -> Result<(), CliError> {
         let global = &self.global;
         match self.command {

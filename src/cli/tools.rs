@@ -23,8 +23,10 @@ pub(super) struct ToolsCommand {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Says what is wrong with the registry, all of it at once
+    #[command(after_help = "Example:\n  callonce tools check --tools config/tools.toml")]
     Check,
     /// Says for each tool whether it could act twice, and why
+    #[command(after_help = "Example:\n  callonce tools audit --json")]
     Audit,
 }
 

@@ -10,6 +10,7 @@ use super::{Context, End, suspect};
 use crate::broker::{BrokerError, Delivery, Message, Published};
 use crate::call::reply::Status;
 use crate::retry::Backoff;
+use crate::telemetry::chain;
 
 /// The proof that a queue of ours has the job.
 struct Kept(());
@@ -59,7 +60,7 @@ pub(super) async fn finish(
         }
         Err(error) => {
             context.counters.left.count();
-            tracing::warn!(error = &error as &dyn std::error::Error, "left to its redelivery");
+            tracing::warn!(error = %chain(&error), "left to its redelivery");
         }
     }
 }
@@ -131,9 +132,9 @@ async fn keep(context: &Context, queue: &str, message: Message) -> Result<Kept, 
 async fn ack(context: &Context, delivery: Delivery, _: Proof) {
     if let Err(error) = delivery.ack().await {
         context.counters.acks_lost.count();
-        let error = &error as &dyn std::error::Error;
+        let error = chain(&error);
         tracing::warn!(
-            error,
+            %error,
             "not acked: the delivery comes again and is answered from the ledger"
         );
     }
@@ -143,7 +144,7 @@ async fn hand_back(context: &Context, delivery: Delivery) {
     suspect::clear(context, &delivery).await;
     if let Err(error) = delivery.hand_back().await {
         tracing::debug!(
-            error = &error as &dyn std::error::Error,
+            error = %chain(&error),
             "not handed back: its session is gone"
         );
     }

@@ -11,7 +11,7 @@ use crate::broker::{Publisher, Topology};
 use crate::config::Config;
 use crate::ledger::{Ledger, lease::LeaseKeeper};
 use crate::retry::Backoff;
-use crate::telemetry::Counters;
+use crate::telemetry::{Counters, chain};
 use crate::tools::registry::Registry;
 
 /// What every step may use; one for a worker.
@@ -71,7 +71,7 @@ impl Context {
     ) -> bool {
         let wait = backoff.wait();
         tracing::warn!(
-            error = error as &dyn std::error::Error,
+            error = %chain(error),
             ?wait,
             "the ledger did not answer; nothing runs meanwhile"
         );

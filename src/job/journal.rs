@@ -22,6 +22,7 @@ use crate::call::reply::Status;
 use crate::ledger::state::Terms;
 use crate::ledger::{ClaimRequest, Settling};
 use crate::outcome::{EffectClass, Outcome};
+use crate::telemetry::chain;
 
 const EXTENSION: &str = "jsonl";
 
@@ -169,7 +170,7 @@ impl Leftover {
             {
                 Ok(settling) => settlings.push(settling),
                 Err(error) => {
-                    tracing::error!(path = %self.path.display(), error = &error as &dyn std::error::Error, "a line of the journal cannot be read");
+                    tracing::error!(path = %self.path.display(), error = %chain(&error), "a line of the journal cannot be read");
                 }
             }
         }

@@ -6,6 +6,7 @@ use super::recorded::Recorded;
 use crate::broker::{BrokerError, Message, Origin, Published};
 use crate::call::reply::{Reply, Status};
 use crate::retry::Backoff;
+use crate::telemetry::chain;
 
 /// How often a full queue is offered the same reply.
 const REFUSALS_MAX: u32 = 3;
@@ -47,7 +48,7 @@ pub(super) async fn reply(
         Err(error) => {
             context.counters.replies_lost.count();
             tracing::error!(
-                error = &error as &dyn std::error::Error,
+                error = %chain(&error),
                 "a reply could not be written; the outcome stays in the ledger"
             );
             return Ok(Replied(()));

@@ -18,6 +18,7 @@ use crate::ledger::state::{Move, permits};
 use crate::ledger::{ClaimRequest, LedgerError, Settle, Settling};
 use crate::outcome::Outcome;
 use crate::retry::Backoff;
+use crate::telemetry::chain;
 
 /// What settling came to.
 pub(super) enum Settled {
@@ -79,8 +80,8 @@ pub(super) async fn release(context: &Context, request: &ClaimRequest, claim: Uu
 }
 
 fn note_unused(error: &LedgerError, wait: Duration) {
-    let error = error as &dyn std::error::Error;
-    tracing::warn!(error, ?wait, "an unused claim could not be given back; trying again");
+    let error = chain(error);
+    tracing::warn!(%error, ?wait, "an unused claim could not be given back; trying again");
 }
 
 /// Settles what ended workers left in the journal; false where the first stop came before its end.
@@ -112,8 +113,8 @@ async fn until_taken(context: &Context, settling: &Settling, status: Status) -> 
         match once(context, settling, status).await {
             Ok(settled) => break settled,
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "the outcome could not be recorded; trying again");
+                let error = chain(&error);
+                tracing::warn!(%error, "the outcome could not be recorded; trying again");
             }
         }
         if noted.is_none() {
@@ -126,8 +127,8 @@ async fn until_taken(context: &Context, settling: &Settling, status: Status) -> 
     if let Some(noted) = noted
         && let Err(error) = context.journal.settled(noted).await
     {
-        let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "the journal could not be cleared; its outcome is settled once more");
+        let error = chain(&error);
+        tracing::warn!(%error, "the journal could not be cleared; its outcome is settled once more");
     }
     settled
 }
@@ -137,8 +138,8 @@ async fn write_down(context: &Context, settling: &Settling, status: Status) -> O
     match context.journal.note(settling, status).await {
         Ok(noted) => Some(noted),
         Err(error) => {
-            let error = &error as &dyn std::error::Error;
-            tracing::error!(error, "the outcome could not be journaled; only this worker has it");
+            let error = chain(&error);
+            tracing::error!(%error, "the outcome could not be journaled; only this worker has it");
             None
         }
     }

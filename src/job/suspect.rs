@@ -8,6 +8,7 @@ use super::recorded::Recorded;
 use super::{Context, End};
 use crate::broker::Delivery;
 use crate::retry::Backoff;
+use crate::telemetry::chain;
 
 /// How often the broker has given a message back before it is a suspect.
 const RETURNS_OF_A_SUSPECT: u64 = 3;
@@ -65,7 +66,7 @@ pub(super) async fn clear(context: &Context, delivery: &Delivery) {
     }
     if let Err(error) = context.ledger.clear_suspect(&digest(delivery)).await {
         tracing::warn!(
-            error = &error as &dyn std::error::Error,
+            error = %chain(&error),
             "a suspect that came to an end was not forgotten"
         );
     }
