@@ -175,9 +175,10 @@ impl Ledger {
         let (worker, lease, timeout) =
             (&*request.worker, millis(request.lease), terms.timeout / 1_000);
         let memory = terms.key_memory.map(|memory| memory / 1_000);
+        let effect = class_name(terms.effect);
         let row = match how {
             ClaimAgain::NotRun => {
-                let (effect, args) = (class_name(terms.effect), job.args.as_ref());
+                let args = job.args.as_ref();
                 self.one(
                     statements::RECLAIM,
                     &[
@@ -198,7 +199,7 @@ impl Ledger {
             ClaimAgain::Unknown => {
                 self.one(
                     statements::RESEND,
-                    &[&key, &seen, &claim, &worker, &lease, &timeout, &sent_as, &memory],
+                    &[&key, &seen, &claim, &worker, &lease, &timeout, &sent_as, &memory, &effect],
                 )
                 .await?
             }
@@ -214,6 +215,7 @@ impl Ledger {
                         &timeout,
                         &sent_as,
                         &memory,
+                        &effect,
                         &terms.max_attempts,
                     ],
                 )

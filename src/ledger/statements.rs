@@ -58,8 +58,8 @@ RETURNING attempt, args, NULL::bigint AS maybe_age_ms";
 
 /// Claims an unknown keyed row, to send it again under the same key.
 ///
-/// Parameters: key, claim seen, new claim, worker, lease, time-out, `sent_as`, key memory.
-/// Zero rows: it is no longer as it was read, or no longer safe to send.
+/// Parameters: key, claim seen, new claim, worker, lease, time-out, `sent_as`, key memory, the
+/// registry's effect. Zero rows: it is no longer as it was read, or no longer safe to send.
 pub(super) const RESEND: &str = "
 UPDATE callonce_calls
 SET state = 'in_flight', claim = $3, attempt = attempt + 1, worker = $4,
@@ -69,6 +69,7 @@ SET state = 'in_flight', claim = $3, attempt = attempt + 1, worker = $4,
 WHERE key = $1
   AND state = 'unknown'
   AND effect = 'keyed_write'
+  AND $9::text = 'keyed_write'
   AND NOT too_many
   AND NOT late_completion
   AND sent_as = $7
@@ -90,11 +91,13 @@ WITH taken AS (
     WHERE key = $1
       AND state = 'in_flight'
       AND effect = 'keyed_write'
+      AND $9::text = 'keyed_write'
+      AND NOT too_many
       AND NOT late_completion
       AND sent_as = $7
       AND claim = $2
       AND lease_until < now()
-      AND lapses < $9
+      AND lapses < $10
       AND ($8::bigint IS NULL OR now() + $6::bigint * interval '1 millisecond'
            <= COALESCE(maybe_since, last_claimed_at) + $8::bigint * interval '1 millisecond')
     RETURNING key, claim, attempt, worker, args, maybe_since
