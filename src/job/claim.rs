@@ -234,9 +234,17 @@ impl Asking<'_> {
         if !row.same_call {
             return Ok(Look::ended(Claimed::Refused(self.collision())));
         }
-        if row.record.state == State::InFlight && row.record.claim == Some(self.claim) {
-            let confirmed = self.context.ledger.confirm(&self.request, self.claim).await?;
-            return Ok(confirmed.map_or(Look::Again, |granted| self.mine(granted)));
+        if row.record.claim == Some(self.claim) {
+            // Only a claim whose answer was lost is found here, by whatever connection it was sent.
+            self.unanswered = true;
+            match row.record.state {
+                State::InFlight => {
+                    let confirmed = self.context.ledger.confirm(&self.request, self.claim).await?;
+                    return Ok(confirmed.map_or(Look::Again, |granted| self.mine(granted)));
+                }
+                State::Unknown => return Ok(self.begin_again().await),
+                State::Completed | State::NotRun | State::Held => {}
+            }
         }
         if row.record.state == State::NotRun && row.expired {
             return Ok(Look::ended(Claimed::Refused(expired())));
@@ -351,6 +359,15 @@ impl Asking<'_> {
         );
         let message = "another call has the same key; nothing was run";
         Recorded::refusal(CallError::new(ErrorKind::BadJob, None, message))
+    }
+
+    /// This delivery's own claim lapsed before it could be confirmed, and another delivery said so.
+    /// Nothing was sent under it, which nobody else can know: it is given back, and never made again.
+    async fn begin_again(&mut self) -> Look {
+        self.release().await;
+        self.claim = Uuid::new_v4();
+        self.unanswered = false;
+        Look::Again
     }
 
     /// Gives back a claim whose answer never came, so that nobody has to wait for its lease.
