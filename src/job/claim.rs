@@ -46,7 +46,7 @@ pub(super) enum Claimed {
     Recorded(Recorded),
     /// The job itself says that it must not begin.
     Refused(Recorded),
-    /// Too many attempts lapsed; the row has just been settled as unknown.
+    /// Too many attempts lapsed; the row was settled as unknown, and the job is to be set aside.
     TooMany(Recorded),
     /// Somebody else acts, or no permit came free in time.
     Busy,
@@ -67,6 +67,7 @@ pub(super) async fn claim(context: &Context, call: &Call, delivery: &Delivery) -
         permit: context.permits.try_take(&call.tool),
         received: delivery.received,
         unanswered: false,
+        may_have_set_aside: delivery.redelivered,
         waiting: None,
     };
     let claimed = asking.ask().await;
@@ -136,6 +137,9 @@ struct Asking<'a> {
     received: Instant,
     /// Whether a claim was sent and its answer never came.
     unanswered: bool,
+    /// Whether this job, or this delivery's statement of which no answer came, may have settled the
+    /// row as one of too many attempts without going to the dead queue yet.
+    may_have_set_aside: bool,
     /// Since when this delivery waits for another attempt, in one of the worker's places for that.
     waiting: Option<(Instant, SemaphorePermit<'a>)>,
 }
@@ -251,8 +255,7 @@ impl Asking<'_> {
         }
         match state::course(&row.record, self.claim, row.now, &self.request.terms) {
             Course::Wait => Ok(Look::Wait),
-            Course::Answer => Ok(Recorded::row(row, false)
-                .map_or(Look::Again, |recorded| Look::ended(Claimed::Recorded(recorded)))),
+            Course::Answer => Ok(self.answer(row)),
             Course::Try(Move::Lapse { seen, too_many }) => self.lapse(seen, too_many).await,
             Course::Try(Move::Adopt { seen }) => {
                 self.context.ledger.adopt(self.request.job.key(), seen, false).await?;
@@ -317,10 +320,21 @@ impl Asking<'_> {
         granted
     }
 
+    fn answer(&self, row: CallRow) -> Look {
+        let set_aside = row.record.state == State::Unknown && row.record.too_many;
+        let Some(recorded) = Recorded::row(row, false) else { return Look::Again };
+        Look::ended(if set_aside && self.may_have_set_aside {
+            Claimed::TooMany(recorded)
+        } else {
+            Claimed::Recorded(recorded)
+        })
+    }
+
     /// The lease ran out and nobody may send again.
-    async fn lapse(&self, seen: Uuid, too_many: bool) -> Result<Look, LedgerError> {
+    async fn lapse(&mut self, seen: Uuid, too_many: bool) -> Result<Look, LedgerError> {
         let key = self.request.job.key();
         let outcome = lapsed(too_many);
+        self.may_have_set_aside |= too_many;
         if !self.context.ledger.lapse(key, seen, too_many, &outcome).await? {
             return Ok(Look::Again);
         }
@@ -330,14 +344,7 @@ impl Asking<'_> {
             "the lease of the last attempt ran out, and it may have acted; the call is unknown"
         );
         let row = self.context.ledger.read(key, Some(&self.request.job)).await?;
-        let Some(recorded) = row.and_then(|row| Recorded::row(row, false)) else {
-            return Ok(Look::Again);
-        };
-        Ok(Look::ended(if too_many {
-            Claimed::TooMany(recorded)
-        } else {
-            Claimed::Recorded(recorded)
-        }))
+        Ok(row.map_or(Look::Again, |row| self.answer(row)))
     }
 
     fn mine(&mut self, granted: Granted) -> Look {
@@ -378,7 +385,8 @@ impl Asking<'_> {
     }
 }
 
-fn lapsed(too_many: bool) -> Outcome {
+/// What is known of an attempt whose lease ran out.
+pub(super) fn lapsed(too_many: bool) -> Outcome {
     if too_many {
         unknown(
             ErrorKind::TooManyAttempts,
