@@ -12,6 +12,8 @@ use crate::broker::Delivery;
 use crate::call::job::{BadJob, Job, Limits};
 use crate::call::key::IdempotencyKey;
 use crate::call::reply::{CallError, ErrorKind};
+use crate::ledger::state::State;
+use crate::ledger::{CallRow, LedgerError};
 use crate::retry::Backoff;
 use crate::tools::Tool;
 
@@ -132,15 +134,13 @@ async fn refuse(
     let mut backoff = Backoff::database();
     if let Some(key) = key {
         let row = loop {
-            match context.ledger.read(key, job).await {
+            match known(context, key, job).await {
                 Ok(row) => break row,
                 Err(error) if context.ledger_is_away(&error, &mut backoff).await => {}
                 Err(_) => return End::HandBack,
             }
         };
-        let row = row
-            .filter(|row| row.same_call && row.record.state != crate::ledger::state::State::NotRun);
-        if let Some(row) = row {
+        if let Some(row) = row.filter(|row| row.record.state != State::NotRun) {
             // A row in flight has no answer yet; the refusal can wait for it.
             return Recorded::row(row, false)
                 .map_or(End::Park, |recorded| End::Say(Box::new(recorded)));
@@ -149,4 +149,28 @@ async fn refuse(
     context.counters.refusals.count();
     tracing::warn!(kind = %error.kind, reason = error.message, "refused");
     end(Recorded::refusal(error))
+}
+
+/// What the ledger knows of a call that is refused.
+///
+/// Nobody may come who could take over a claim whose lease ran out, so it is settled here as what it
+/// is: completed if that came late, else unknown. A worker that knows the tool may send it again.
+async fn known(
+    context: &Context,
+    key: IdempotencyKey,
+    job: Option<&Job>,
+) -> Result<Option<CallRow>, LedgerError> {
+    loop {
+        let row = context.ledger.read(key, job).await?.filter(|row| row.same_call);
+        let Some(row) = row else { return Ok(None) };
+        let record = &row.record;
+        let lapsed = record.state == State::InFlight && record.lease_until < row.now;
+        let (true, Some(seen)) = (lapsed, record.claim) else { return Ok(Some(row)) };
+        if record.late_completion {
+            context.ledger.adopt(key, seen, false).await?;
+        } else if context.ledger.lapse(key, seen, false, &super::claim::lapsed(false)).await? {
+            context.counters.unknowns.count();
+            tracing::warn!("the lease of the last attempt ran out; the call is unknown");
+        }
+    }
 }
