@@ -71,7 +71,8 @@ pub(super) async fn receive(context: &Context, delivery: &Delivery) -> Result<Ca
         Err(bad) => {
             let error = CallError::new(ErrorKind::BadJob, None, bad.error.to_string());
             let end =
-                refuse(context, bad.key, None, error, |refusal| End::Bury(Box::new(refusal))).await;
+                refuse(context, bad.key, None, error, true, |refusal| End::Bury(Box::new(refusal)))
+                    .await;
             return Err((Caller::of_bad(&bad), end));
         }
     };
@@ -82,7 +83,8 @@ pub(super) async fn receive(context: &Context, delivery: &Delivery) -> Result<Ca
         let error =
             CallError::new(ErrorKind::BadJob, None, "reply_to names one of callonce's own queues");
         let end =
-            refuse(context, key, Some(&job), error, |refusal| End::Bury(Box::new(refusal))).await;
+            refuse(context, key, Some(&job), error, true, |refusal| End::Bury(Box::new(refusal)))
+                .await;
         return Err((caller, end));
     }
     let Some(tool) = context.registry.get(job.name.as_str()).cloned() else {
@@ -92,7 +94,7 @@ pub(super) async fn receive(context: &Context, delivery: &Delivery) -> Result<Ca
         // A worker with a newer registry may know it.
         let last =
             usize::try_from(round).is_ok_and(|round| round >= context.config.retry_delays.0.len());
-        let end = refuse(context, key, Some(&job), error, |refusal| {
+        let end = refuse(context, key, Some(&job), error, last, |refusal| {
             if last { End::Bury(Box::new(refusal)) } else { End::Retry { round: round + 1 } }
         });
         return Err((caller, end.await));
@@ -100,7 +102,8 @@ pub(super) async fn receive(context: &Context, delivery: &Delivery) -> Result<Ca
     if let Err(violations) = tool.validate(&job.args) {
         let error = bad_arguments(violations);
         let end =
-            refuse(context, key, Some(&job), error, |refusal| End::Say(Box::new(refusal))).await;
+            refuse(context, key, Some(&job), error, true, |refusal| End::Say(Box::new(refusal)))
+                .await;
         return Err((caller, end));
     }
     Ok(Call { job, tool })
@@ -124,23 +127,26 @@ fn note(context: &Context, job: &Job) {
 }
 
 /// Refuses a job, unless the ledger knows better.
+///
+/// `last` is whether no other worker will be asked: then a claim whose lease ran out is settled too.
 async fn refuse(
     context: &Context,
     key: Option<IdempotencyKey>,
     job: Option<&Job>,
     error: CallError,
+    last: bool,
     end: impl FnOnce(Recorded) -> End,
 ) -> End {
     let mut backoff = Backoff::database();
     if let Some(key) = key {
         let row = loop {
-            match known(context, key, job).await {
+            match known(context, key, job, last).await {
                 Ok(row) => break row,
                 Err(error) if context.ledger_is_away(&error, &mut backoff).await => {}
                 Err(_) => return End::HandBack,
             }
         };
-        if let Some(row) = row.filter(|row| row.record.state != State::NotRun) {
+        if let Some(row) = row.filter(|row| row.record.state != State::NotRun && !lapsed(row)) {
             // A row in flight has no answer yet; the refusal can wait for it.
             return Recorded::row(row, false)
                 .map_or(End::Park, |recorded| End::Say(Box::new(recorded)));
@@ -151,22 +157,25 @@ async fn refuse(
     end(Recorded::refusal(error))
 }
 
+fn lapsed(row: &CallRow) -> bool {
+    row.record.state == State::InFlight && row.record.lease_until < row.now
+}
+
 /// What the ledger knows of a call that is refused.
 ///
-/// Nobody may come who could take over a claim whose lease ran out, so it is settled here as what it
-/// is: completed if that came late, else unknown. A worker that knows the tool may send it again.
+/// At last nobody will come who could take over a claim whose lease ran out. It is settled here as
+/// what it is: completed if a completion came late, else unknown.
 async fn known(
     context: &Context,
     key: IdempotencyKey,
     job: Option<&Job>,
+    last: bool,
 ) -> Result<Option<CallRow>, LedgerError> {
     loop {
         let row = context.ledger.read(key, job).await?.filter(|row| row.same_call);
-        let Some(row) = row else { return Ok(None) };
-        let record = &row.record;
-        let lapsed = record.state == State::InFlight && record.lease_until < row.now;
-        let (true, Some(seen)) = (lapsed, record.claim) else { return Ok(Some(row)) };
-        if record.late_completion {
+        let claim = row.as_ref().filter(|row| last && lapsed(row)).and_then(|row| row.record.claim);
+        let (Some(row), Some(seen)) = (&row, claim) else { return Ok(row) };
+        if row.record.late_completion {
             context.ledger.adopt(key, seen, false).await?;
         } else if context.ledger.lapse(key, seen, false, &super::claim::lapsed(false)).await? {
             context.counters.unknowns.count();
