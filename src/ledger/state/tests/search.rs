@@ -144,11 +144,7 @@ fn check(bounds: &Bounds, world: &World) -> Result<(), &'static str> {
     if (record.state == State::Completed) != (row.outcome != 0) {
         return Err("a row is completed exactly if it holds an outcome");
     }
-    if world.completion_settled
-        && !world.row_was_lost
-        && record.state != State::Completed
-        && !record.late_completion
-    {
+    if world.completion_settled && record.state != State::Completed && !record.late_completion {
         return Err("a completion that was settled is lost");
     }
     for terms in &bounds.terms {

@@ -208,6 +208,8 @@ impl World {
             let mut world = self.clone();
             world.row = None;
             world.row_was_lost = true;
+            // What was settled is lost with it; what is settled from now on is not.
+            world.completion_settled = false;
             found.push(((None, "a failover loses the row"), Ok(world)));
         }
     }
@@ -362,7 +364,7 @@ impl World {
             return Err("a completed row changed");
         }
         if let Some(before) = before.filter(|before| before.record.claim != after.record.claim) {
-            self.claimed(&before.record, &after.record, terms)?;
+            self.claimed(bounds, &before.record, &after.record, terms)?;
         }
         if let Statement::Move(Move::KeepCompletion(claim)) = statement {
             self.kept = claim;
@@ -374,12 +376,17 @@ impl World {
     /// What holds of a claim that is granted on a row that was there before.
     fn claimed(
         &self,
+        bounds: &Bounds,
         before: &Record<Claim>,
         after: &Record<Claim>,
         terms: &Terms,
     ) -> Result<(), &'static str> {
         if before.too_many {
             return Err("a call that too many attempts lapsed of was claimed");
+        }
+        // Under other terms a claim may have lapsed for another reason.
+        if bounds.terms.len() == 1 && before.lapses >= terms.max_attempts {
+            return Err("a call was claimed though too many attempts lapsed");
         }
         if before.late_completion {
             return Err("a call was claimed though its completion is kept");
