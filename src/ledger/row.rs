@@ -60,7 +60,7 @@ pub struct CallRow {
     pub expired: bool,
 }
 
-/// Which claiming move [`Ledger::claim_again`] makes.
+/// Which claiming move [`super::Ledger::claim_again`] makes.
 #[derive(Debug, Clone, Copy)]
 pub enum ClaimAgain {
     /// [`state::Move::Reclaim`].
@@ -86,7 +86,7 @@ pub struct Settling {
     pub outcome: Outcome,
 }
 
-/// Which statement [`Ledger::settle`] runs.
+/// Which statement [`super::Ledger::settle`] runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Settle {
     /// [`state::Move::Complete`] of a row that is still in flight under this claim.

@@ -2,7 +2,7 @@
 //!
 //! A state is a statement about the world. Every change of a row is one [`Move`]; [`permits`] says
 //! when it may be made and [`apply`] what it leaves behind. The statements in
-//! [`super::statements`] repeat both, guard for guard, and the tests hold one against the other.
+//! `statements.rs` repeat both, guard for guard, and the tests hold one against the other.
 //!
 //! What the guards keep, whatever workers do and whenever they die:
 //! - an `unkeyed_write` is begun only while no request under its key may have been received;
