@@ -6,10 +6,12 @@
 //! |---|---|
 //! | `POST /payments` | makes a payment; the same `Idempotency-Key` again gets the first answer |
 //! | `POST /tickets` | opens a ticket each time and ignores keys |
+//! | `GET /tickets/KEY` | the ticket that was opened by a request with this key, or 404 |
 //! | `POST /orders/search` | finds the one order that there is |
 //! | `GET /counts` | says what was asked and what was done, in all and for each key |
 //! | `POST /control/stall` | the next payment is made, and its answer held back |
 //! | `POST /control/release` | lets go of all answers that are held back |
+//! | `POST /control/lose` | the next ticket is opened, and a gateway's 504 stands in for its answer |
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -17,8 +19,8 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
@@ -45,12 +47,15 @@ struct Books {
     keys: BTreeMap<String, OfKey>,
     #[serde(skip)]
     stall_next: bool,
+    #[serde(skip)]
+    lose_next: bool,
 }
 
 #[derive(Default, Serialize)]
 struct OfKey {
     posts: u64,
-    payments: u64,
+    /// Payments made, or tickets opened.
+    effects: u64,
     /// The first answer, which every repeat gets.
     #[serde(skip)]
     answer: Value,
@@ -84,7 +89,7 @@ impl Books {
             "amount": order["amount"],
         });
         if let Some(key) = key {
-            self.keys.insert(key, OfKey { posts: 1, payments: 1, answer: answer.clone() });
+            self.keys.insert(key, OfKey { posts: 1, effects: 1, answer: answer.clone() });
         }
         (answer, false)
     }
@@ -97,7 +102,7 @@ async fn pay(
     headers: HeaderMap,
     Json(order): Json<Value>,
 ) -> (Replayed, Json<Value>) {
-    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).map(str::to_owned);
+    let key = key(&headers);
     // Made before anybody can see the stall, so that no release is missed.
     let released = api.release.notified();
     let (answer, replayed, stalls) = {
@@ -113,10 +118,35 @@ async fn pay(
     ([("idempotent-replayed", if replayed { "true" } else { "false" })], Json(answer))
 }
 
-async fn open_ticket(State(api): State<Arc<Api>>) -> Json<Value> {
+async fn open_ticket(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, StatusCode> {
     let mut books = api.books();
     books.tickets += 1;
-    Json(json!({ "ticket": format!("ticket_{}", books.tickets) }))
+    let answer = json!({ "ticket": format!("ticket_{}", books.tickets) });
+    if let Some(key) = key(&headers) {
+        let known = books.keys.entry(key).or_default();
+        known.posts += 1;
+        known.effects += 1;
+        known.answer = answer.clone();
+    }
+    match std::mem::take(&mut books.lose_next) {
+        true => Err(StatusCode::GATEWAY_TIMEOUT),
+        false => Ok(Json(answer)),
+    }
+}
+
+async fn ticket(
+    State(api): State<Arc<Api>>,
+    Path(key): Path<String>,
+) -> Result<Json<Value>, StatusCode> {
+    let books = api.books();
+    books.keys.get(&key).map(|known| Json(known.answer.clone())).ok_or(StatusCode::NOT_FOUND)
+}
+
+fn key(headers: &HeaderMap) -> Option<String> {
+    headers.get("idempotency-key").and_then(|key| key.to_str().ok()).map(str::to_owned)
 }
 
 async fn search(State(api): State<Arc<Api>>) -> Json<Value> {
@@ -130,6 +160,10 @@ async fn counts(State(api): State<Arc<Api>>) -> Json<Value> {
 
 async fn stall(State(api): State<Arc<Api>>) {
     api.books().stall_next = true;
+}
+
+async fn lose(State(api): State<Arc<Api>>) {
+    api.books().lose_next = true;
 }
 
 async fn release(State(api): State<Arc<Api>>) {
@@ -147,10 +181,12 @@ async fn main() -> anyhow::Result<()> {
     let api = Router::new()
         .route("/payments", post(pay))
         .route("/tickets", post(open_ticket))
+        .route("/tickets/{key}", get(ticket))
         .route("/orders/search", post(search))
         .route("/counts", get(counts))
         .route("/control/stall", post(stall))
         .route("/control/release", post(release))
+        .route("/control/lose", post(lose))
         .with_state(Arc::new(Api::default()));
     Ok(axum::serve(listener, api).await?)
 }

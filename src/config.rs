@@ -171,12 +171,13 @@ impl Config {
     /// [`ConfigError`] with each such tool.
     pub fn check_tools(&self, registry: &Registry) -> Result<(), ConfigError> {
         let problem = |tool: &crate::tools::Tool| {
-            // A last request may begin when the budget is nearly spent.
-            let run = tool.retry().max_elapsed + tool.timeout();
+            // A last request may begin when the budget is nearly spent, and a probe may come before
+            // the first and after the last.
+            let run = tool.retry().max_elapsed + tool.timeout() + 2 * tool.longest_probe();
             let longest = self.hold_max.0 + run;
             (longest > self.consumer_timeout.0).then(|| {
                 format!(
-                    "tool {:?} may hold a delivery for {longest:?} (hold_max, retry.max_elapsed and timeout); \
+                    "tool {:?} may hold a delivery for {longest:?} (hold_max, retry.max_elapsed, timeout and probe); \
                      expected at most consumer_timeout, {:?}",
                     tool.name().as_str(),
                     self.consumer_timeout.0

@@ -28,10 +28,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime could not be started")?;
+    let runtime = cli.runtime().context("the runtime could not be started")?;
     let ended = runtime.block_on(cli.run());
     // What a library still does in the background must not keep the process.
     runtime.shutdown_background();

@@ -106,6 +106,10 @@ counters! {
     left,
     /// Keys of two different calls that were the same.
     collisions,
+    /// Keys that a tool's downstream knew with other arguments.
+    keys_reused,
+    /// Deliveries of calls that wait for a person's word.
+    held,
 }
 
 /// A number that only grows.

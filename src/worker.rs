@@ -17,7 +17,7 @@ use crate::broker::{BrokerError, BrokerSettings, Consume, Publisher, Topology, c
 use crate::config::{Config, ConfigError};
 use crate::job::{self, Context, Journal, Permits};
 use crate::ledger::lease::LeaseKeeper;
-use crate::ledger::{Ledger, LedgerError, PoolSettings};
+use crate::ledger::{Ledger, LedgerError, PoolSettings, Waits};
 use crate::retry::Backoff;
 use crate::telemetry::{Counters, chain};
 use crate::tools::registry::{Registry, RegistryError, Variables};
@@ -86,7 +86,7 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
     let worker: Arc<str> = name(&config).into();
     let (loops, jobs) = (TaskTracker::new(), TaskTracker::new());
     let publisher = Publisher::start(settings.clone(), &worker, &loops, &ending);
-    let leases = LeaseKeeper::new();
+    let (leases, waits) = (LeaseKeeper::new(), Waits::new());
     let context = Arc::new(Context {
         permits: Permits::new(config.max_running.0, &registry),
         journal: Journal::new(Path::new(&config.journal)),
@@ -97,6 +97,7 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
         draining: draining.clone(),
         ending: ending.clone(),
         leases: leases.clone(),
+        waits: waits.clone(),
         registry,
         ledger,
         publisher,
@@ -113,6 +114,10 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
     loops.spawn({
         let renewing = renewing.clone();
         async move { leases.run(&renewals, renewing).await }
+    });
+    loops.spawn({
+        let (ledger, renewing) = (context.ledger.clone(), renewing.clone());
+        async move { waits.run(&ledger, renewing).await }
     });
     let consume_what = Consume {
         settings,

@@ -30,7 +30,7 @@ pub(crate) struct Call {
 pub(crate) struct Seen {
     pub(crate) deliveries: usize,
     pub(crate) posts: usize,
-    pub(crate) payments: usize,
+    pub(crate) effects: usize,
     pub(crate) replays: usize,
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn the_same_job_twice(stage: &mut Stage<'_>) -> anyhow::Result<
     say("   submitted: pay INV-1, twice and at once")?;
     let jobs = vec![job.clone(), job];
     let replies = stage.submit(&jobs).await?;
-    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 1, payments: 1, replays: 1 }).await
+    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 1, effects: 1, replays: 1 }).await
 }
 
 /// Asks for a turn's calls, and again after its stream was cut: the model's second response has
@@ -65,7 +65,7 @@ pub(crate) async fn a_turn_under_new_call_ids(stage: &mut Stage<'_>) -> anyhow::
     say("   submitted: the turn again, as after a cut stream: other ids, order and spacing")?;
     replies.extend(stage.submit(&again).await?);
     jobs.extend(again);
-    act.ends(stage, &jobs, replies, Seen { deliveries: 4, posts: 2, payments: 2, replays: 2 }).await
+    act.ends(stage, &jobs, replies, Seen { deliveries: 4, posts: 2, effects: 2, replays: 2 }).await
 }
 
 /// Kills a worker that has sent its POST and has no answer yet.
@@ -98,7 +98,7 @@ pub(crate) async fn a_worker_killed(stage: &mut Stage<'_>) -> anyhow::Result<Act
     ))?;
     stage.add_worker()?;
     stage.all_consume().await?;
-    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 2, payments: 1, replays: 0 }).await
+    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 2, effects: 1, replays: 0 }).await
 }
 
 /// Has the broker close the consuming connection of a worker that waits for its answer: what it
@@ -146,7 +146,7 @@ pub(crate) async fn a_connection_closed(stage: &mut Stage<'_>) -> anyhow::Result
     };
     let (replies, ()) = tokio::try_join!(place.submit(&jobs), closed)?;
     stage.all_consume().await?;
-    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 1, payments: 1, replays: 1 }).await
+    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 1, effects: 1, replays: 1 }).await
 }
 
 /// Submits a call that the model means twice.
@@ -157,7 +157,7 @@ pub(crate) async fn two_ordinals(stage: &mut Stage<'_>) -> anyhow::Result<Act> {
     let jobs = vec![turn.pays(arguments, 0, "toolu_5a"), turn.pays(arguments, 1, "toolu_5b")];
     say("   submitted: pay INV-6, and once more in the same turn: both are meant")?;
     let replies = stage.submit(&jobs).await?;
-    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 2, payments: 2, replays: 0 }).await
+    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 2, effects: 2, replays: 0 }).await
 }
 
 /// Submits a payment that was made before, in a later turn.
@@ -171,7 +171,32 @@ pub(crate) async fn a_later_turn(stage: &mut Stage<'_>) -> anyhow::Result<Act> {
     say("   submitted: pay INV-7; when it is paid, the same in the next turn: both are meant")?;
     let mut replies = stage.submit(&jobs[..1]).await?;
     replies.extend(stage.submit(&jobs[1..]).await?);
-    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 2, payments: 2, replays: 0 }).await
+    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 2, effects: 2, replays: 0 }).await
+}
+
+/// Loses the answer of a tool that ignores keys: nobody of ours can know whether it acted, so a person
+/// looks it up.
+pub(crate) async fn a_call_that_ends_unknown(stage: &mut Stage<'_>) -> anyhow::Result<Act> {
+    let act = Begun::new(
+        "7. A call that ends unknown, and is resolved by a person",
+        "7 unknown, and resolved",
+    )?;
+    let turn = Turn { conversation: "conv_7", index: 0, response: "msg_7a" };
+    let jobs = vec![turn.calls("create_ticket", r#"{"subject": "printer"}"#, 0, "toolu_7a")];
+    let key = Call::of(&jobs[0])?.key;
+    stage.lose_next().await?;
+    say("   submitted: open a ticket; it is opened, and a gateway answers 504 in its place")?;
+    let told = stage.submit(&jobs).await?;
+    let told = told.first().context("no reply")?;
+    ensure!(told.status == "unknown", "the reply says {}, not unknown", told.status);
+    say("   the reply says unknown: the API ignores keys, so nothing is sent again")?;
+    let answer = stage.ticket_of(&key).await?;
+    say(&format!("   a person finds the key in the API's own records: {answer}"))?;
+    let decided = stage.place.resolve(&key, &answer).await?;
+    say(&format!("   callonce ledger resolve … --completed FILE: {}", decided.trim()))?;
+    say("   submitted: the job again")?;
+    let replies = stage.submit(&jobs).await?;
+    act.ends(stage, &jobs, replies, Seen { deliveries: 2, posts: 1, effects: 1, replays: 1 }).await
 }
 
 /// A scenario that is being played.
@@ -225,11 +250,15 @@ struct Turn {
 impl Turn {
     /// A job of this turn.
     fn pays(self, arguments: &str, ordinal: u32, call_id: &str) -> String {
+        self.calls("send_payment", arguments, ordinal, call_id)
+    }
+
+    fn calls(self, name: &str, arguments: &str, ordinal: u32, call_id: &str) -> String {
         let Self { conversation, index, response } = self;
         format!(
             r#"{{"conversation_id": "{conversation}", "turn_index": {index}, "ordinal": {ordinal}, "#
         ) + &format!(r#""call_id": "{call_id}", "response_id": "{response}", "#)
-            + &format!(r#""name": "send_payment", "args": {arguments}}}"#)
+            + &format!(r#""name": "{name}", "args": {arguments}}}"#)
     }
 }
 
@@ -260,7 +289,7 @@ impl Seen {
             seen.deliveries += logs.count_of(key, Said::Received);
             seen.replays += logs.count_of(key, Said::Replayed);
             seen.posts += books.of(key).posts;
-            seen.payments += books.of(key).payments;
+            seen.effects += books.of(key).effects;
         }
         seen
     }
@@ -268,7 +297,7 @@ impl Seen {
     fn covers(self, least: Self) -> bool {
         self.deliveries >= least.deliveries
             && self.posts >= least.posts
-            && self.payments >= least.payments
+            && self.effects >= least.effects
             && self.replays >= least.replays
     }
 }
@@ -283,7 +312,7 @@ impl fmt::Display for Seen {
             "{}, {}, {}, {}",
             plural(self.deliveries, "delivery", "deliveries"),
             plural(self.posts, "POST", "POSTs"),
-            plural(self.payments, "payment", "payments"),
+            plural(self.effects, "effect", "effects"),
             plural(self.replays, "replay", "replays"),
         )
     }

@@ -127,6 +127,16 @@ impl<'a> Stage<'a> {
         .await
     }
 
+    /// Has the API open the next ticket, and a gateway answer in its place.
+    pub(crate) async fn lose_next(&self) -> anyhow::Result<()> {
+        self.ask("POST", "/control/lose").await.map(drop)
+    }
+
+    /// The API's own record of a ticket, by the key that it was opened with.
+    pub(crate) async fn ticket_of(&self, key: &str) -> anyhow::Result<String> {
+        self.ask("GET", &format!("/tickets/{key}")).await
+    }
+
     /// Has it answer.
     pub(crate) async fn release(&self) -> anyhow::Result<()> {
         self.ask("POST", "/control/release").await.map(drop)

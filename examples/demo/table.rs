@@ -21,7 +21,7 @@ impl Table {
         let total = Seen {
             deliveries: sum(|seen| seen.deliveries),
             posts: sum(|seen| seen.posts),
-            payments: sum(|seen| seen.payments),
+            effects: sum(|seen| seen.effects),
             replays: sum(|seen| seen.replays),
         };
         rows.push(("total", calls, total));
@@ -34,14 +34,14 @@ impl fmt::Display for Table {
         let width = self.0.iter().map(|(title, ..)| title.len()).max().unwrap_or_default();
         writeln!(
             f,
-            "{:width$}  {:>5}  {:>10}  {:>5}  {:>8}  {:>7}",
-            "scenario", "calls", "deliveries", "POSTs", "payments", "replays"
+            "{:width$}  {:>5}  {:>10}  {:>5}  {:>7}  {:>7}",
+            "scenario", "calls", "deliveries", "POSTs", "effects", "replays"
         )?;
         for (title, calls, seen) in &self.0 {
-            let Seen { deliveries, posts, payments, replays } = seen;
+            let Seen { deliveries, posts, effects, replays } = seen;
             writeln!(
                 f,
-                "{title:width$}  {calls:>5}  {deliveries:>10}  {posts:>5}  {payments:>8}  {replays:>7}"
+                "{title:width$}  {calls:>5}  {deliveries:>10}  {posts:>5}  {effects:>7}  {replays:>7}"
             )?;
         }
         writeln!(f)?;
@@ -49,27 +49,32 @@ impl fmt::Display for Table {
             f,
             "A call is what shares one key. Deliveries and replays (answers from the ledger)"
         )?;
-        writeln!(f, "are from the workers' logs, POSTs and payments from the API's own counts.")
+        writeln!(
+            f,
+            "are from the workers' logs, POSTs and effects (payments made, tickets opened)"
+        )?;
+        writeln!(f, "from the API's own counts.")
     }
 }
 
-/// What is not as it should be: nothing, if every call was paid exactly once.
+/// What is not as it should be: nothing, if every call took effect exactly once.
 pub(crate) fn wrong(acts: &[Act], books: &Books, rows: &[Row]) -> Vec<String> {
     let mut wrong = Vec::new();
     let states: BTreeMap<_, _> = rows.iter().map(|row| (&row.key, row.state.as_str())).collect();
     let calls: Vec<_> = acts.iter().flat_map(|act| &act.calls).collect();
     for call in &calls {
-        let paid = books.of(&call.key).payments;
-        if paid != 1 {
-            wrong.push(format!("paid {paid} times: {}", call.name));
+        let acted = books.of(&call.key).effects;
+        if acted != 1 {
+            wrong.push(format!("acted {acted} times: {}", call.name));
         }
         let state = states.get(&call.key).copied().unwrap_or("not there");
         if state != "completed" {
             wrong.push(format!("{state} in the ledger: {}", call.name));
         }
     }
-    if books.payments != calls.len() {
-        wrong.push(format!("{} payments for {} calls", books.payments, calls.len()));
+    let effects = books.payments + books.tickets;
+    if effects != calls.len() {
+        wrong.push(format!("{effects} effects for {} calls", calls.len()));
     }
     if rows.len() != calls.len() {
         wrong.push(format!("{} calls in the ledger for {} calls", rows.len(), calls.len()));
@@ -80,7 +85,7 @@ pub(crate) fn wrong(acts: &[Act], books: &Books, rows: &[Row]) -> Vec<String> {
             wrong.push(format!("the reply to {} says {}", reply.key, reply.status));
         }
         if answers.entry(&reply.key).or_insert(&reply.content) != &&reply.content {
-            wrong.push(format!("two replies to {} name different payments", reply.key));
+            wrong.push(format!("two replies to {} have different answers", reply.key));
         }
     }
     wrong

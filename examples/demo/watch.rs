@@ -105,6 +105,7 @@ impl Logs {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Books {
     pub(crate) payments: usize,
+    pub(crate) tickets: usize,
     pub(crate) stalls: usize,
     keys: BTreeMap<String, OfKey>,
 }
@@ -113,7 +114,7 @@ pub(crate) struct Books {
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
 pub(crate) struct OfKey {
     pub(crate) posts: usize,
-    pub(crate) payments: usize,
+    pub(crate) effects: usize,
 }
 
 impl Books {

@@ -75,8 +75,11 @@ impl Origin {
     /// The headers that are not published again, as text.
     fn foreign_headers(&self) -> String {
         let foreign = self.headers.inner().iter().filter(|(name, _)| {
-            !name.as_str().starts_with("x-callonce-")
-                && !matches!(name.as_str(), TRACEPARENT | DELIVERY_COUNT)
+            let name = name.as_str();
+            // What the broker writes about a message's ways is nobody's.
+            let of_ways = ["x-callonce-", "x-death", "x-first-death-", "x-last-death-"];
+            !of_ways.iter().any(|start| name.starts_with(start))
+                && !matches!(name, TRACEPARENT | DELIVERY_COUNT)
         });
         foreign.map(|(name, value)| format!("; header {name:?}: {}", as_text(value))).collect()
     }

@@ -165,6 +165,17 @@ pub enum KeyFormat {
     Uuid,
 }
 
+impl KeyFormat {
+    /// As a registry writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hex32 => "hex32",
+            Self::Hex64 => "hex64",
+            Self::Uuid => "uuid",
+        }
+    }
+}
+
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// Writes up to 32 bytes as lower-case hex.

@@ -1,4 +1,7 @@
-//! `ledger show` and `ledger list`: looks calls up.
+//! `ledger`: looks calls up, and takes a person's word on those that wait for one.
+
+mod decide;
+mod show;
 
 use std::io::{self, Write};
 
@@ -7,8 +10,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::table::{cell, print};
 use super::{CliError, Global};
 use crate::call::key::IdempotencyKey;
+use crate::ledger::ListEntry;
 use crate::ledger::state::State;
-use crate::ledger::{CallView, ListEntry};
 
 /// Looks calls up in the ledger.
 #[derive(Debug, Args)]
@@ -37,6 +40,21 @@ enum Action {
         #[arg(long, env = "CALLONCE_LIMIT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
     },
+    /// Says what became of an unknown call; the next delivery of its job acts on it
+    #[command(
+        after_help = "Examples:\n  callonce ledger resolve 0eb243dbd96aaf3995360445bec52dff --completed answer.json --by ana --reason 'ticket 7 is there'\n  callonce ledger resolve 0eb243dbd96aaf3995360445bec52dff --not-run --by ana --reason 'no such ticket'"
+    )]
+    Resolve(decide::Resolve),
+    /// Lets a held call run, when its job is sent again
+    #[command(
+        after_help = "Example:\n  callonce ledger approve 0eb243dbd96aaf3995360445bec52dff --by ana --reason 'agreed with the customer'"
+    )]
+    Approve(decide::Decision),
+    /// Says that a held call may not run; it can still be approved
+    #[command(
+        after_help = "Example:\n  callonce ledger deny 0eb243dbd96aaf3995360445bec52dff --by ana --reason 'twice the agreed amount'"
+    )]
+    Deny(decide::Decision),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -72,8 +90,13 @@ impl LedgerCommand {
                     eprintln!("no call in the ledger has the key {key}");
                     return Err(CliError::Said);
                 };
-                if global.json { json(&mut out, &call) } else { show(&mut out, &call) }
-                    .map_err(CliError::output)
+                let shown = if global.json {
+                    json(&mut out, &call)
+                } else {
+                    let records = decide::records(&global.tools, &call);
+                    show::show(&mut out, &call, records.as_deref())
+                };
+                shown.map_err(CliError::output)
             }
             Action::List { state, limit } => {
                 let entries = ledger.list(state.map(State::from), limit.into()).await?;
@@ -84,6 +107,11 @@ impl LedgerCommand {
                 }
                 .map_err(CliError::output)
             }
+            Action::Resolve(resolve) => {
+                resolve.run(&ledger, config.result_max.0, global, &mut out).await
+            }
+            Action::Approve(decision) => decision.approve(&ledger, global, &mut out).await,
+            Action::Deny(decision) => decision.deny(&ledger, global, &mut out).await,
         }
     }
 }
@@ -93,68 +121,20 @@ fn json(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result<()> {
     writeln!(out)
 }
 
-fn show(out: &mut impl Write, call: &CallView) -> io::Result<()> {
-    let none = || "-".to_owned();
-    let text = |text: &Option<String>| text.as_deref().map_or_else(none, cell);
-    let outcome = call.outcome.as_ref();
-    let error = outcome.and_then(|outcome| outcome.error.as_ref());
-    let raw = |value: Option<&serde_json::value::RawValue>| {
-        value.map_or_else(none, |value| value.get().to_owned())
-    };
-    let rows = [
-        ["key".to_owned(), call.key.to_string()],
-        ["state".to_owned(), call.state.clone()],
-        ["conversation".to_owned(), cell(&call.conversation_id)],
-        ["turn".to_owned(), call.turn_index.to_string()],
-        ["tool".to_owned(), format!("{} ({})", cell(&call.name), call.effect)],
-        ["ordinal".to_owned(), call.ordinal.to_string()],
-        ["arguments".to_owned(), raw(call.args.as_deref())],
-        ["meta".to_owned(), raw(call.meta.as_deref())],
-        ["response".to_owned(), text(&call.response_id)],
-        ["attempt".to_owned(), call.attempt.to_string()],
-        ["worker".to_owned(), text(&call.worker)],
-        ["claimed".to_owned(), call.claimed_at.clone()],
-        ["lease until".to_owned(), text(&call.lease_until)],
-        ["settled".to_owned(), text(&call.settled_at)],
-        ["content".to_owned(), raw(outcome.and_then(|outcome| outcome.content.as_deref()))],
-        [
-            "error".to_owned(),
-            error.map_or_else(none, |error| format!("{}: {}", error.kind, error.message)),
-        ],
-    ];
-    print(out, &rows)?;
-    if call.history.is_empty() {
-        return Ok(());
-    }
-    writeln!(out)?;
-    let head = ["at", "event", "attempt", "worker", "by", "reason"].map(str::to_owned);
-    let entries = call.history.iter().map(|entry| {
-        let attempt = entry.attempt.map_or_else(none, |attempt| attempt.to_string());
-        [
-            entry.at.clone(),
-            entry.event.clone(),
-            attempt,
-            text(&entry.worker),
-            text(&entry.by),
-            text(&entry.reason),
-        ]
-    });
-    print(out, &std::iter::once(head).chain(entries).collect::<Vec<_>>())
-}
-
 fn list(out: &mut impl Write, entries: &[ListEntry]) -> io::Result<()> {
-    let head = ["key", "state", "conversation", "turn", "tool", "ordinal", "attempt", "claimed"]
-        .map(str::to_owned);
+    let head =
+        ["key", "state", "conversation", "turn", "tool", "ordinal", "attempt", "last claimed"]
+            .map(str::to_owned);
     let rows = entries.iter().map(|entry| {
         [
             entry.key.to_string(),
-            entry.state.clone(),
+            if entry.denied { "held, denied".to_owned() } else { entry.state.clone() },
             cell(&entry.conversation_id),
             entry.turn_index.to_string(),
             cell(&entry.name),
             entry.ordinal.to_string(),
             entry.attempt.to_string(),
-            entry.claimed_at.clone(),
+            entry.last_claimed_at.clone(),
         ]
     });
     print(out, &std::iter::once(head).chain(rows).collect::<Vec<_>>())

@@ -10,8 +10,10 @@ mod lines;
 mod migrate;
 mod settings;
 mod submit;
+mod supervise;
 mod table;
 mod tools;
+mod verify;
 mod worker;
 
 use std::io;
@@ -19,6 +21,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use secrecy::SecretString;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::broker::BrokerError;
 use crate::config::{Config, ConfigError};
@@ -85,10 +88,13 @@ enum Command {
     Key(key::KeyCommand),
     /// Checks the registry, and says which tools could double-fire
     Tools(tools::ToolsCommand),
-    /// Looks calls up in the ledger
+    /// Looks calls up in the ledger, and takes a person's word on them
     Ledger(ledger::LedgerCommand),
     /// Looks at the jobs that no redelivery will mend
     Dead(dead::DeadCommand),
+    /// Runs one child process for a worker, which starts this itself
+    #[command(hide = true)]
+    Supervise,
 }
 
 /// Why a command failed.
@@ -130,6 +136,26 @@ impl CliError {
 }
 
 impl Cli {
+    /// What to run the command on.
+    ///
+    /// # Errors
+    ///
+    /// The system has no room for it.
+    pub fn runtime(&self) -> io::Result<Runtime> {
+        let mut builder = match self.command {
+            // There is one for each call of a command: no threads that it does not need.
+            Command::Supervise => Builder::new_current_thread(),
+            Command::Worker(_)
+            | Command::Migrate
+            | Command::Submit(_)
+            | Command::Key(_)
+            | Command::Tools(_)
+            | Command::Ledger(_)
+            | Command::Dead(_) => Builder::new_multi_thread(),
+        };
+        builder.enable_all().build()
+    }
+
     /// Runs the command.
     ///
     /// # Errors
@@ -142,16 +168,10 @@ impl Cli {
             Command::Migrate => migrate::run(global).await,
             Command::Submit(command) => command.run(global).await,
             Command::Key(command) => command.run(global),
-            Command::Tools(command) => {
-                let (mut out, mut log) = (io::stdout().lock(), io::stderr().lock());
-                match command.run(&global.tools, global.json, &mut out, &mut log) {
-                    Ok(true) => Ok(()),
-                    Ok(false) => Err(CliError::Said),
-                    Err(error) => Err(CliError::output(error)),
-                }
-            }
+            Command::Tools(command) => command.run(global).await,
             Command::Ledger(command) => command.run(global).await,
             Command::Dead(command) => command.run(global).await,
+            Command::Supervise => supervise::run().await,
         }
     }
 }

@@ -8,7 +8,10 @@ pub(super) fn print<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) 
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
     for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        // By hand: a width of the formatting traits ends at 65,535.
+        let pad = |cell: &String, width: usize| " ".repeat(width - cell.chars().count());
+        let cells =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell}{}", pad(cell, width)));
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
@@ -22,4 +25,21 @@ pub(super) fn cell(text: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_may_be_of_any_length() {
+        let long = "x".repeat(100_000);
+        let mut out = Vec::new();
+        let rows = [[long.clone(), "a".to_owned()], ["y".to_owned(), "b".to_owned()]];
+        print(&mut out, &rows).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], format!("{long}  a"));
+        assert_eq!(lines[1].len(), lines[0].len());
+    }
 }

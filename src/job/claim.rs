@@ -5,20 +5,25 @@
 //! behind running tools.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::SemaphorePermit;
 use uuid::Uuid;
 
 use super::Context;
 use super::permits::Permit;
+use super::probe::{self, Found};
 use super::receive::Call;
-use super::recorded::{Recorded, unknown};
+use super::recorded::{Recorded, failed, unknown};
+use super::trail::Trail;
 use crate::broker::Delivery;
 use crate::call::reply::{CallError, ErrorKind};
+use crate::clock::Moment;
 use crate::ledger::lease::KeptLease;
-use crate::ledger::state::{self, Course, Move, State, Terms};
-use crate::ledger::{CallRow, ClaimAgain, ClaimRequest, Granted, LedgerError};
+use crate::ledger::state::{self, Course, Evidence, Move, State, Terms};
+use crate::ledger::{
+    CallRow, ClaimAgain, ClaimRequest, Granted, LedgerError, Note, Proof, ProofBy,
+};
 use crate::outcome::Outcome;
 use crate::retry::Backoff;
 use crate::tools::Tool;
@@ -69,6 +74,7 @@ pub(super) async fn claim(context: &Context, call: &Call, delivery: &Delivery) -
         unanswered: false,
         may_have_set_aside: delivery.redelivered,
         waiting: None,
+        doubt: None,
     };
     let claimed = asking.ask().await;
     match claimed {
@@ -111,8 +117,7 @@ async fn wait_for_permit(
 }
 
 fn request(context: &Context, call: &Call) -> ClaimRequest {
-    let micros =
-        |duration: std::time::Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+    let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
     ClaimRequest {
         job: call.job.clone(),
         terms: Terms {
@@ -121,6 +126,7 @@ fn request(context: &Context, call: &Call) -> ClaimRequest {
             timeout: micros(call.tool.timeout()),
             key_memory: call.tool.key_memory().map(micros),
             max_attempts: context.config.max_attempts.0,
+            approval: call.tool.needs_approval(),
         },
         lease: call.tool.lease(),
         worker: Arc::clone(&context.worker),
@@ -142,6 +148,17 @@ struct Asking<'a> {
     may_have_set_aside: bool,
     /// Since when this delivery waits for another attempt, in one of the worker's places for that.
     waiting: Option<(Instant, SemaphorePermit<'a>)>,
+    /// The claim under which the call may have acted, when that was seen first.
+    doubt: Option<Doubt>,
+}
+
+/// A claim whose attempt has ended without saying what it did.
+struct Doubt {
+    claim: Option<Uuid>,
+    /// When this delivery first saw that, on this worker's own clock.
+    seen: Moment,
+    /// Whether the downstream was asked and could not say.
+    asked: bool,
 }
 
 /// What one look at the ledger came to.
@@ -149,8 +166,8 @@ enum Look {
     Ended(Box<Claimed>),
     /// The row has changed: look again at once.
     Again,
-    /// Another attempt is outstanding.
-    Wait,
+    /// Another attempt is outstanding, under this claim.
+    Wait(Uuid),
     /// It may be claimed, once there is a permit.
     NeedsPermit,
 }
@@ -164,7 +181,6 @@ impl Look {
 impl Asking<'_> {
     async fn ask(&mut self) -> Claimed {
         let mut away = Backoff::database();
-        let mut watching = Backoff::watching();
         loop {
             if self.context.draining.is_cancelled() {
                 return Claimed::Draining;
@@ -178,14 +194,15 @@ impl Asking<'_> {
                         Err(claimed) => return claimed,
                     }
                 }
-                Ok(Look::Wait) => {
+                Ok(Look::Wait(claim)) => {
                     // Whoever waits for another attempt holds no permit that a third could use.
                     self.permit = None;
-                    if !self.may_wait() {
-                        return Claimed::Busy;
-                    }
-                    if !self.context.pause(watching.wait()).await {
-                        return Claimed::Draining;
+                    let Some(left) = self.left_to_wait() else { return Claimed::Busy };
+                    let changed = self.context.waits.changed(self.request.job.key(), claim);
+                    tokio::select! {
+                        () = self.context.draining.cancelled() => return Claimed::Draining,
+                        // Over or changed: either way the row is looked at once more.
+                        _ = tokio::time::timeout(left, changed) => {}
                     }
                 }
                 Err(_) if self.received.elapsed() > self.context.config.hold_max.0 => {
@@ -200,22 +217,24 @@ impl Asking<'_> {
         }
     }
 
-    /// Whether this delivery may go on waiting for another attempt.
-    fn may_wait(&mut self) -> bool {
+    /// How long this delivery may go on waiting for another attempt, if it may.
+    fn left_to_wait(&mut self) -> Option<Duration> {
+        let longest = self.context.config.wait_for_claim.0;
         if let Some((since, _)) = &self.waiting {
-            return since.elapsed() < self.context.config.wait_for_claim.0;
+            let left = longest.saturating_sub(since.elapsed());
+            return (!left.is_zero()).then_some(left);
         }
         tracing::info!(
             "another attempt of this call is outstanding; waiting for it, nothing is sent"
         );
-        let Ok(place) = self.context.waiting.try_acquire() else { return false };
+        let place = self.context.waiting.try_acquire().ok()?;
         self.waiting = Some((Instant::now(), place));
-        true
+        Some(longest)
     }
 
     async fn look(&mut self) -> Result<Look, LedgerError> {
         // Who waits has seen the row: an insert would only be in its way.
-        if self.permit.is_some() && self.waiting.is_none() {
+        if self.permit.is_some() && self.waiting.is_none() && !self.request.terms.approval {
             let granted = self.context.ledger.claim(&self.request, self.claim).await;
             if let Some(granted) = self.answered(granted)? {
                 return Ok(self.mine(granted));
@@ -225,6 +244,12 @@ impl Asking<'_> {
             Some(row) => self.judge(row).await,
             None if self.context.ledger.expired(&self.request.job).await? => {
                 Ok(Look::ended(Claimed::Refused(expired())))
+            }
+            None if self.request.terms.approval => {
+                if self.context.ledger.insert_held(&self.request).await? {
+                    tracing::info!("held: a person must say whether this call may run");
+                }
+                Ok(Look::Again)
             }
             None if self.permit.is_some() => {
                 self.waiting = None;
@@ -253,12 +278,21 @@ impl Asking<'_> {
         if row.record.state == State::NotRun && row.expired {
             return Ok(Look::ended(Claimed::Refused(expired())));
         }
+        if let Some(look) = self.probe(&row).await? {
+            return Ok(look);
+        }
         match state::course(&row.record, self.claim, row.now, &self.request.terms) {
-            Course::Wait => Ok(Look::Wait),
+            Course::Wait => Ok(row.record.claim.map_or(Look::Again, Look::Wait)),
             Course::Answer => Ok(self.answer(row)),
             Course::Try(Move::Lapse { seen, too_many }) => self.lapse(seen, too_many).await,
             Course::Try(Move::Adopt { seen }) => {
                 self.context.ledger.adopt(self.request.job.key(), seen, false).await?;
+                Ok(Look::Again)
+            }
+            Course::Try(Move::Hold { seen }) => {
+                if self.context.ledger.hold(self.request.job.key(), seen).await? {
+                    tracing::info!("held: a person must say whether this call may run");
+                }
                 Ok(Look::Again)
             }
             Course::Try(Move::Reclaim { seen, .. }) => {
@@ -276,10 +310,81 @@ impl Asking<'_> {
                 | Move::Complete(_)
                 | Move::KeepCompletion(_)
                 | Move::AdoptOwn(_)
-                | Move::SettleNotRun(_)
-                | Move::SettleUnknown(_),
-            ) => Ok(Look::Wait),
+                | Move::SettleNotRun { .. }
+                | Move::SettleUnknown(_)
+                | Move::Prove { .. }
+                | Move::Approve,
+            ) => Ok(Look::Again),
         }
+    }
+
+    /// Asks the downstream what became of a call that is unknown, where it can be asked. `None`: it
+    /// cannot, or could not say, and the row decides.
+    async fn probe(&mut self, row: &CallRow) -> Result<Option<Look>, LedgerError> {
+        let lapsed = row.record.state == State::InFlight && row.record.lease_until < row.now;
+        if !lapsed && row.record.state != State::Unknown {
+            return Ok(None);
+        }
+        let doubt = match self.doubt.take() {
+            Some(doubt) if doubt.claim == row.record.claim => doubt,
+            Some(_) | None => Doubt { claim: row.record.claim, seen: Moment::now(), asked: false },
+        };
+        let (seen, asked) = (doubt.seen, doubt.asked);
+        self.doubt = Some(doubt);
+        let tool = &self.call.tool;
+        let Some(policy) = tool.probe() else { return Ok(None) };
+        // Another place has not heard of the key.
+        if lapsed || asked || row.record.sent_as != self.request.terms.sent_as {
+            return Ok(None);
+        }
+        if self.permit.is_none() {
+            return Ok(Some(Look::NeedsPermit));
+        }
+        let key = self.request.job.digest.render(tool.key_format());
+        let counts_from = seen + row.timeout + policy.settle_delay;
+        let mut trail = Trail::default();
+        let stop = &self.context.draining;
+        let found = probe::ask(tool, policy, &key, counts_from, &mut trail, stop).await;
+        let (evidence, outcome) = match found {
+            Found::Stopped => return Ok(Some(Look::ended(Claimed::Draining))),
+            Found::NotRun if probe::key_was_known(self.context, self.request.job.key()).await? => {
+                return self.asked_in_vain(row, seen, trail).await;
+            }
+            Found::Nothing => return self.asked_in_vain(row, seen, trail).await,
+            Found::Answered(outcome) => (Evidence::Completed, outcome),
+            Found::NotRun => {
+                let message = "the tool does not know this call: nothing has happened";
+                (Evidence::NotRun, failed(ErrorKind::NotSent, None, message))
+            }
+        };
+        let by = ProofBy::Probe { worker: &self.context.worker };
+        let proof = Proof { evidence, outcome, by };
+        if self.context.ledger.prove(self.request.job.key(), row.record.claim, &proof).await? {
+            tracing::warn!(?evidence, "the call was unknown; the tool was asked by its key");
+        }
+        Ok(Some(Look::Again))
+    }
+
+    /// Keeps a probe's answers that did not decide, and looks again: they took their time, and the row
+    /// may say something else by now.
+    async fn asked_in_vain(
+        &mut self,
+        row: &CallRow,
+        seen: Moment,
+        trail: Trail,
+    ) -> Result<Option<Look>, LedgerError> {
+        self.doubt = Some(Doubt { claim: row.record.claim, seen, asked: true });
+        let Some(detail) = trail.into_json() else { return Ok(Some(Look::Again)) };
+        let note = Note {
+            key: self.request.job.key(),
+            event: "probe",
+            claim: row.record.claim,
+            attempt: row.record.attempt,
+            worker: &self.context.worker,
+            detail: &detail,
+        };
+        self.context.ledger.note(&note).await?;
+        Ok(Some(Look::Again))
     }
 
     async fn claim_again(
@@ -338,13 +443,13 @@ impl Asking<'_> {
         if !self.context.ledger.lapse(key, seen, too_many, &outcome).await? {
             return Ok(Look::Again);
         }
+        crate::failpoint::reach("lapsed");
         self.context.counters.unknowns.count();
         tracing::warn!(
             too_many,
             "the lease of the last attempt ran out, and it may have acted; the call is unknown"
         );
-        let row = self.context.ledger.read(key, Some(&self.request.job)).await?;
-        Ok(row.map_or(Look::Again, |row| self.answer(row)))
+        Ok(Look::Again)
     }
 
     fn mine(&mut self, granted: Granted) -> Look {

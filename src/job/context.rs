@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Journal, Permits};
 use crate::broker::{Publisher, Topology};
 use crate::config::Config;
-use crate::ledger::{Ledger, lease::LeaseKeeper};
+use crate::ledger::{Ledger, Waits, lease::LeaseKeeper};
 use crate::retry::Backoff;
 use crate::telemetry::{Counters, chain};
 use crate::tools::registry::Registry;
@@ -24,6 +24,8 @@ pub struct Context {
     pub ledger: Ledger,
     /// Keeps the leases of what runs.
     pub leases: Arc<LeaseKeeper>,
+    /// Waits for other attempts.
+    pub waits: Arc<Waits>,
     /// Publishes replies and jobs.
     pub publisher: Publisher,
     /// The queues.

@@ -2,7 +2,7 @@
 //!
 //! Requests repeat under one claim, inside the tool's budget, as far as [`crate::outcome::next`]
 //! permits. From the first request on, "may have acted" outlives every later answer that does not
-//! say what became of it.
+//! say what became of it; a tool with a probe is asked what did before anything is sent again.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,13 +10,18 @@ use std::time::Duration;
 
 use super::Context;
 use super::claim::Claim;
+use super::probe::{self, Found};
 use super::receive::Call;
 use super::recorded::{failed, unknown};
+use super::trail::Trail;
 use crate::broker::Delivery;
 use crate::call::reply::{ErrorKind, Phase};
 use crate::clock::Moment;
-use crate::outcome::{EffectClass, Failure, Next, Outcome, Verdict, may_begin, next};
+use crate::outcome::{
+    Branch, EffectClass, Failure, Next, Outcome, Standing, Verdict, may_begin, next,
+};
 use crate::retry::Backoff;
+use crate::telemetry::chain;
 use crate::tools::{SendGate, ToolCall};
 
 /// What an attempt came to.
@@ -33,13 +38,23 @@ pub(super) enum Judged {
     Left,
 }
 
+/// An attempt that has ended.
+pub(super) struct Attempted {
+    /// What it came to.
+    pub(super) judged: Judged,
+    /// Whether a probe has shown that no attempt before this one left anything behind.
+    pub(super) evident: bool,
+    /// What of it did not go the ordinary way.
+    pub(super) trail: Trail,
+}
+
 /// Runs one attempt.
 pub(super) async fn execute(
     context: &Context,
     call: &Call,
     delivery: &Delivery,
     claim: &Claim,
-) -> Judged {
+) -> Attempted {
     context.counters.attempts.count();
     let maybe_age = claim.granted.as_ref().and_then(|row| row.granted.maybe_age);
     let args = claim
@@ -58,9 +73,13 @@ pub(super) async fn execute(
         begun: claim.granted.as_ref().map_or_else(Moment::now, |row| row.granted.asked),
         maybe_age,
         ambiguous: None,
+        evident: false,
+        key_is_known: false,
         last: None,
+        trail: Trail::default(),
     };
-    attempt.run().await
+    let judged = attempt.run().await;
+    Attempted { judged, evident: attempt.evident, trail: attempt.trail }
 }
 
 struct Attempt<'a> {
@@ -73,8 +92,14 @@ struct Attempt<'a> {
     maybe_age: Option<Duration>,
     /// The last request of this attempt that may have acted.
     ambiguous: Option<Failure>,
+    /// Whether a probe has shown that no request before it acted, in this attempt or an earlier one.
+    evident: bool,
+    /// Whether the downstream has said that it has the key: then a probe that does not know it decides
+    /// nothing.
+    key_is_known: bool,
     /// Why the last request that is known not to have acted did not.
     last: Option<(ErrorKind, Failure)>,
+    trail: Trail,
 }
 
 /// What one request came to, beside a verdict.
@@ -107,28 +132,39 @@ impl Attempt<'_> {
                 Sent::Ended { .. } => return Judged::HandBack,
             };
             crate::failpoint::reach("answered");
-            let step = next(
-                self.call.tool.effect(),
-                &verdict,
-                self.maybe_acted(),
-                self.memory().covers_a_request(),
-            );
+            self.remember(&verdict).await;
+            let can_probe = self.call.tool.probe().is_some();
+            let mut step = next(&verdict, self.standing(can_probe));
+            if step == Next::Probe {
+                match self.probe().await {
+                    Found::Answered(outcome) => return Judged::Completed(outcome),
+                    Found::NotRun if !self.key_is_known => {
+                        self.nothing_acted();
+                        if self.wait(&mut backoff, None).await {
+                            continue;
+                        }
+                        return self.given_up();
+                    }
+                    Found::NotRun | Found::Nothing | Found::Stopped => {
+                        step = next(&verdict, self.standing(false));
+                    }
+                }
+            }
             match (step, verdict) {
                 (Next::Complete, Verdict::Completed { outcome, .. }) => {
                     return Judged::Completed(outcome);
                 }
-                (Next::Complete | Next::Stop, verdict) => {
+                (Next::Complete, Verdict::Presumed(presumed)) => {
+                    return Judged::Completed(presumed.outcome);
+                }
+                (Next::Complete | Next::Stop | Next::Probe, verdict) => {
                     self.note(verdict);
                     return self.ended();
                 }
                 (Next::Retry { after }, verdict) => {
                     self.note(verdict);
                     if !self.wait(&mut backoff, after).await {
-                        return if self.context.draining.is_cancelled() && !self.maybe_acted() {
-                            Judged::HandBack
-                        } else {
-                            self.ended()
-                        };
+                        return self.given_up();
                     }
                 }
             }
@@ -174,6 +210,73 @@ impl Attempt<'_> {
         }
     }
 
+    fn standing(&self, can_probe: bool) -> Standing {
+        Standing {
+            class: self.call.tool.effect(),
+            ambiguous_before: self.maybe_acted(),
+            key_remembered: self.memory().covers_a_request(),
+            can_probe,
+        }
+    }
+
+    /// Keeps how a request ended that was not answered the ordinary way.
+    async fn remember(&mut self, verdict: &Verdict) {
+        if let Some(failure) = verdict.failure() {
+            self.trail.request(failure);
+        }
+        self.key_is_known |= verdict.branch().is_some_and(Branch::shows_the_key_is_known);
+        if verdict.branch() == Some(Branch::KeyReused) {
+            self.context.counters.keys_reused.count();
+        }
+        if verdict.branch() == Some(Branch::MissingTerminalEvent) {
+            let tool = self.call.tool.name().as_str();
+            tracing::warn!("the tool's event stream ended without its terminal event");
+            if let Err(error) = self.context.ledger.count_unended(tool).await {
+                let error = chain(&error);
+                tracing::warn!(%error, "a stream without a terminal event was not counted");
+            }
+        }
+    }
+
+    /// Asks the downstream what became of the call.
+    ///
+    /// An answer that it does not know the key counts once this attempt's last request was given up
+    /// for as long as the registry says, and no request of an earlier attempt can be under way. A drain
+    /// does not wait for what may take so long.
+    async fn probe(&mut self) -> Found {
+        let Some(policy) = self.call.tool.probe() else { return Found::Nothing };
+        let given_up = Moment::now() + policy.settle_delay;
+        let earlier = self.claim.granted.as_ref().filter(|_| self.maybe_age.is_some());
+        let counts_from = earlier.map_or(given_up, |row| {
+            given_up.max(row.granted.asked + row.granted.earlier_timeout + policy.settle_delay)
+        });
+        let (tool, key, stop) = (&self.call.tool, &self.request.key, &self.context.draining);
+        let found = probe::ask(tool, policy, key, counts_from, &mut self.trail, stop).await;
+        if let (Found::NotRun, Some(_)) = (&found, earlier) {
+            match probe::key_was_known(self.context, self.call.job.key()).await {
+                Ok(false) => {}
+                Ok(true) => return Found::Nothing,
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::warn!(%error, "what earlier attempts were told could not be read");
+                    return Found::Nothing;
+                }
+            }
+        }
+        found
+    }
+
+    /// A probe has shown that no request under the key acted, and none can any more.
+    fn nothing_acted(&mut self) {
+        let message = "the tool does not know this call: nothing has happened".to_owned();
+        let failure =
+            Failure { branch: Branch::NotSent, phase: Phase::Finish, message, retry_after: None };
+        self.maybe_age = None;
+        self.ambiguous = None;
+        self.evident = true;
+        self.last = Some((ErrorKind::NotSent, failure));
+    }
+
     /// Whether a request under this key may have acted, in this attempt or an earlier one.
     fn maybe_acted(&self) -> bool {
         self.maybe_age.is_some() || self.ambiguous.is_some()
@@ -196,12 +299,20 @@ impl Attempt<'_> {
             Verdict::InProgress(failure) | Verdict::Ambiguous(failure) => {
                 self.ambiguous = Some(failure)
             }
+            Verdict::Presumed(presumed) => self.ambiguous = Some(presumed.failure),
             Verdict::Completed { outcome, .. } => {
                 let message =
                     outcome.error.map_or_else(String::new, |error| format!("{}; ", error.message));
                 let message =
                     format!("{message}the answer to a resend is not the answer to the call");
-                self.ambiguous = Some(Failure { phase: Phase::Finish, message, retry_after: None });
+                let failure = Failure {
+                    branch: Branch::ResendAnswer,
+                    phase: Phase::Finish,
+                    message,
+                    retry_after: None,
+                };
+                self.trail.request(&failure);
+                self.ambiguous = Some(failure);
             }
         }
         let failure = self.ambiguous.as_ref().or(self.last.as_ref().map(|(_, failure)| failure));
@@ -221,20 +332,26 @@ impl Attempt<'_> {
         self.context.pause(wait.max(after)).await
     }
 
+    /// No other request follows in this round: it is over, or the worker stops.
+    fn given_up(&mut self) -> Judged {
+        if self.context.draining.is_cancelled() && !self.maybe_acted() {
+            return Judged::HandBack;
+        }
+        self.ended()
+    }
+
     /// What is known when no other request follows.
     fn ended(&mut self) -> Judged {
         let reads = self.call.tool.effect() == EffectClass::Read;
         let (kind, failure) = match (self.ambiguous.take(), self.last.take()) {
             (Some(failure), _) if reads => {
-                return Judged::NotRun(failed(
-                    ErrorKind::Ambiguous,
-                    Some(failure.phase),
-                    &failure.message,
-                ));
+                let outcome = failed(ErrorKind::Ambiguous, Some(failure.phase), &failure.message);
+                return Judged::NotRun(outcome);
             }
             (Some(failure), _) => (ErrorKind::Ambiguous, failure),
             (None, Some((kind, failure))) if self.maybe_age.is_none() => {
-                return Judged::NotRun(failed(kind, Some(failure.phase), &failure.message));
+                let outcome = failed(kind, Some(failure.phase), &failure.message);
+                return Judged::NotRun(outcome);
             }
             // An ambiguous request of an earlier attempt outlives this attempt's refusals.
             (None, Some((_, failure))) => (ErrorKind::Ambiguous, failure),
@@ -265,5 +382,7 @@ impl KeyMemory {
 
 fn lease_ended() -> (ErrorKind, Failure) {
     let message = "the worker lost its claim before the request began".to_owned();
-    (ErrorKind::NotSent, Failure { phase: Phase::Connect, message, retry_after: None })
+    let failure =
+        Failure { branch: Branch::LeaseEnded, phase: Phase::Connect, message, retry_after: None };
+    (ErrorKind::NotSent, failure)
 }

@@ -62,6 +62,10 @@ struct Entry {
     worker: String,
     status: Status,
     outcome: Outcome,
+    #[serde(default)]
+    evident: bool,
+    #[serde(default)]
+    trail: Option<Box<RawValue>>,
 }
 
 impl Journal {
@@ -209,6 +213,8 @@ impl Entry {
             worker: settling.request.worker.to_string(),
             status,
             outcome: settling.outcome.clone(),
+            evident: settling.evident,
+            trail: settling.trail.as_deref().map(serde_json::from_slice).transpose()?,
         })
     }
 
@@ -241,6 +247,7 @@ impl Entry {
                 timeout: self.timeout_us,
                 key_memory: None,
                 max_attempts: 0,
+                approval: false,
             },
             lease: Duration::ZERO,
             worker: self.worker.into(),
@@ -252,6 +259,8 @@ impl Entry {
             attempt: self.attempt,
             args,
             outcome: self.outcome,
+            evident: self.evident,
+            trail: self.trail.map(|trail| trail.get().as_bytes().to_vec()),
         };
         Ok((settling, self.status))
     }
@@ -284,6 +293,7 @@ mod tests {
                     timeout: 9,
                     key_memory: None,
                     max_attempts: 0,
+                    approval: false,
                 },
                 lease: Duration::from_secs(1),
                 worker: "w".into(),
@@ -291,12 +301,9 @@ mod tests {
             claim: Uuid::new_v4(),
             attempt: 2,
             args,
-            outcome: Outcome {
-                is_error: false,
-                content: Some(content),
-                warnings: Vec::new(),
-                error: None,
-            },
+            outcome: Outcome { content: Some(content), ..Outcome::default() },
+            evident: true,
+            trail: Some(br#"[{"branch":"lost"}]"#.to_vec()),
         }
     }
 
@@ -321,6 +328,7 @@ mod tests {
         );
         assert_eq!((again.claim, again.attempt), (settling.claim, 2));
         assert_eq!(again.outcome.content.as_ref().unwrap().get(), r#"{"paid": 1.50}"#);
+        assert_eq!((again.evident, &again.trail), (true, &settling.trail));
         leftover.remove().unwrap();
         std::fs::remove_dir(folder).unwrap();
     }

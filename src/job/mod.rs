@@ -21,8 +21,10 @@ mod ack;
 mod context;
 mod journal;
 mod permits;
+mod probe;
 mod recorded;
 mod suspect;
+mod trail;
 
 use std::sync::Arc;
 
@@ -75,13 +77,15 @@ pub async fn run(context: Arc<Context>, delivery: Delivery) {
         claim = tracing::field::Empty,
     );
     async {
-        let _alone = match suspect::write_down(&context, &delivery).await {
+        let alone = match suspect::write_down(&context, &delivery).await {
             Ok(alone) => alone,
             Err(end) => return ack::finish(&context, delivery, None, end).await,
         };
         crate::failpoint::reach("received");
         match receive::receive(&context, &delivery).await {
             Ok(call) => {
+                // From here on a row counts the attempts of a write that ends its workers.
+                let _alone = (!call.tool.uses_ledger()).then_some(alone);
                 let end = carry_out(&context, &call, &delivery).await;
                 ack::finish(&context, delivery, Some(call.caller()), end).await;
             }
@@ -109,6 +113,9 @@ async fn carry_out(context: &Context, call: &Call, delivery: &Delivery) -> End {
             Claimed::Mine(claim) => claim,
             Claimed::Recorded(recorded) => {
                 context.counters.replays.count();
+                if recorded.waits_for_a_person() {
+                    context.counters.held.count();
+                }
                 tracing::debug!("answered from the ledger");
                 return End::Say(Box::new(recorded));
             }
@@ -117,9 +124,9 @@ async fn carry_out(context: &Context, call: &Call, delivery: &Delivery) -> End {
             Claimed::Busy => return End::Park,
             Claimed::Draining => return End::HandBack,
         };
-        let judged = execute::execute(context, call, delivery, &claim).await;
-        let handed_back = matches!(judged, Judged::HandBack);
-        match settle::settle(context, claim, judged).await {
+        let attempt = execute::execute(context, call, delivery, &claim).await;
+        let handed_back = matches!(attempt.judged, Judged::HandBack);
+        match settle::settle(context, claim, attempt).await {
             Settled::Recorded(_) if handed_back => return End::HandBack,
             Settled::Recorded(recorded) => return next_round(call, delivery, recorded),
             // Another attempt runs: see what it says.

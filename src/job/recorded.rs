@@ -38,9 +38,8 @@ impl Recorded {
             (None, State::Held) => {
                 failed(ErrorKind::Held, None, "a person must say whether this call may run")
             }
-            (None, State::Unknown | State::NotRun | State::InFlight) => {
-                unknown(ErrorKind::Ambiguous, None, "")
-            }
+            (None, State::NotRun) => failed(ErrorKind::NotSent, None, "it has not run yet"),
+            (None, State::Unknown | State::InFlight) => unknown(ErrorKind::Ambiguous, None, ""),
         };
         Some(Self {
             status,
@@ -58,8 +57,7 @@ impl Recorded {
 
     /// A refusal: nothing ran, and no row is needed to say so.
     pub(super) fn refusal(error: CallError) -> Self {
-        let outcome =
-            Outcome { is_error: true, content: None, warnings: Vec::new(), error: Some(error) };
+        let outcome = Outcome { is_error: true, error: Some(error), ..Outcome::default() };
         Self { status: Status::NotRun, outcome, attempt: 0, replayed: true, may_resend: false }
     }
 
@@ -94,6 +92,14 @@ impl Recorded {
         self.may_resend
     }
 
+    /// Whether nothing runs until a person has said that it may.
+    pub(super) fn waits_for_a_person(&self) -> bool {
+        self.outcome
+            .error
+            .as_ref()
+            .is_some_and(|error| matches!(error.kind, ErrorKind::Held | ErrorKind::Denied))
+    }
+
     /// Why it is no answer, for the dead queue and the log.
     pub(super) fn reason(&self) -> (String, &str) {
         let error = self.outcome.error.as_ref();
@@ -108,9 +114,8 @@ impl Recorded {
 pub(super) fn failed(kind: ErrorKind, phase: Option<Phase>, message: &str) -> Outcome {
     Outcome {
         is_error: true,
-        content: None,
-        warnings: Vec::new(),
         error: Some(CallError::new(kind, phase, message)),
+        ..Outcome::default()
     }
 }
 
@@ -121,7 +126,7 @@ pub(super) fn unknown(kind: ErrorKind, phase: Option<Phase>, why: &str) -> Outco
 }
 
 fn pruned() -> Outcome {
-    Outcome { is_error: false, content: None, warnings: vec![Warning::OutcomePruned], error: None }
+    Outcome { warnings: vec![Warning::OutcomePruned], ..Outcome::default() }
 }
 
 /// A refusal of arguments, with the places to mend.

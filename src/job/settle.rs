@@ -10,12 +10,12 @@ use uuid::Uuid;
 
 use super::Context;
 use super::claim::{Claim, ClaimOfRow};
-use super::execute::Judged;
+use super::execute::{Attempted, Judged};
 use super::journal::Noted;
 use super::recorded::{Recorded, failed, unknown};
 use crate::call::reply::{ErrorKind, Status};
 use crate::ledger::state::{Move, permits};
-use crate::ledger::{ClaimRequest, LedgerError, Settle, Settling};
+use crate::ledger::{ClaimRequest, LedgerError, Note, Settle, Settling};
 use crate::outcome::Outcome;
 use crate::retry::Backoff;
 use crate::telemetry::chain;
@@ -31,10 +31,11 @@ pub(super) enum Settled {
 }
 
 /// Records what an attempt came to.
-pub(super) async fn settle(context: &Context, claim: Claim, judged: Judged) -> Settled {
+pub(super) async fn settle(context: &Context, claim: Claim, attempt: Attempted) -> Settled {
     crate::failpoint::reach("settling");
     let Claim { granted, permit } = claim;
     drop(permit);
+    let Attempted { judged, evident, trail } = attempt;
     let (status, outcome) = match judged {
         Judged::Completed(outcome) => (Status::Completed, outcome),
         Judged::NotRun(outcome) => (Status::NotRun, outcome),
@@ -50,7 +51,8 @@ pub(super) async fn settle(context: &Context, claim: Claim, judged: Judged) -> S
         return Settled::Recorded(Recorded::settled(status, outcome, 1));
     };
     let (claim, attempt, args) = (granted.claim, granted.attempt, granted.args);
-    let settling = Settling { request, claim, attempt, args, outcome };
+    let trail = trail.into_json();
+    let settling = Settling { request, claim, attempt, args, outcome, evident, trail };
     let settled = until_taken(context, &settling, status).await;
     // The lease is kept until the outcome is: nobody takes over what only waits for Postgres.
     drop(lease);
@@ -63,7 +65,15 @@ pub(super) async fn settle(context: &Context, claim: Claim, judged: Judged) -> S
 pub(super) async fn release(context: &Context, request: &ClaimRequest, claim: Uuid) {
     let (request, args) = (request.clone(), request.job.args.clone());
     let lease = request.lease;
-    let settling = Settling { request, claim, attempt: 0, args, outcome: handed_back() };
+    let settling = Settling {
+        request,
+        claim,
+        attempt: 0,
+        args,
+        outcome: handed_back(),
+        evident: false,
+        trail: None,
+    };
     let given_back = async {
         let mut backoff = Backoff::database();
         while let Err(error) = settle_not_run(context, &settling).await {
@@ -150,6 +160,17 @@ async fn once(
     settling: &Settling,
     status: Status,
 ) -> Result<Settled, LedgerError> {
+    if let Some(trail) = &settling.trail {
+        let note = Note {
+            key: settling.request.job.key(),
+            event: "requests",
+            claim: Some(settling.claim),
+            attempt: settling.attempt,
+            worker: &settling.request.worker,
+            detail: trail,
+        };
+        context.ledger.note(&note).await?;
+    }
     match status {
         Status::Completed => settle_completed(context, settling).await,
         Status::NotRun => settle_not_run(context, settling).await,
@@ -217,6 +238,8 @@ async fn settle_unknown(
         attempt: settling.attempt,
         args: settling.args.clone(),
         outcome,
+        evident: false,
+        trail: None,
     };
     if ledger.settle(&settling, Settle::Unknown).await? {
         return Ok(Settled::Recorded(Recorded::settled(

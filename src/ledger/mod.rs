@@ -7,12 +7,15 @@
 
 mod connect;
 mod error;
+mod insert;
 pub mod lease;
 mod migrate;
+mod people;
 mod row;
 pub mod state;
 mod statements;
 mod view;
+mod waits;
 
 use std::time::Duration;
 
@@ -22,16 +25,17 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::call::job::Job;
-use crate::call::key::{IdempotencyKey, KEY_VERSION};
+use crate::call::key::IdempotencyKey;
 use crate::clock::Moment;
 use crate::outcome::Outcome;
 pub use connect::{PoolSettings, UrlError, pool};
 pub use error::LedgerError;
 use error::spoils_connection;
-pub use row::{CallRow, ClaimAgain, ClaimRequest, Granted, Settle, Settling};
+use insert::Inserted;
+pub use row::{CallRow, ClaimAgain, ClaimRequest, Granted, Note, Proof, ProofBy, Settle, Settling};
 use row::{class_name, encode, expires_at, granted, millis, read_row};
-use state::State;
-pub use view::{CallView, HistoryEntry, ListEntry};
+pub use view::{CallView, HistoryEntry, ListEntry, Unended};
+pub use waits::Waits;
 
 /// How many dead connections one statement may meet before its error counts: after a server's
 /// restart each connection of the pool fails once.
@@ -99,35 +103,17 @@ impl Ledger {
         claim: Uuid,
     ) -> Result<Option<Granted>, LedgerError> {
         let (job, asked) = (&request.job, Moment::now());
-        let row = self
-            .one(
-                statements::CLAIM,
-                &[
-                    &&job.key().as_bytes()[..],
-                    &&job.digest.as_bytes()[..],
-                    &KEY_VERSION,
-                    &job.conversation_id.as_str(),
-                    &job.turn_index.as_i64(),
-                    &job.name.as_str(),
-                    &job.ordinal.as_i64(),
-                    &job.args.as_ref(),
-                    &job.meta.as_deref(),
-                    &job.response_id.as_ref().map(|id| id.as_str()),
-                    &class_name(request.terms.effect),
-                    &(request.terms.timeout / 1_000),
-                    &&request.terms.sent_as[..],
-                    &claim,
-                    &&*request.worker,
-                    &millis(request.lease),
-                    &expires_at(job),
-                ],
-            )
-            .await?;
+        let call = Inserted::new(job, &request.terms, &job.args);
+        let (worker, lease, expires_at) =
+            (&*request.worker, millis(request.lease), expires_at(job));
+        let row =
+            self.one(statements::CLAIM, &call.and(&[&claim, &worker, &lease, &expires_at])).await?;
         Ok(row.map(|row| Granted {
             claim,
             attempt: row.get(0),
             args: job.args.clone(),
             maybe_age: None,
+            earlier_timeout: Duration::ZERO,
             asked,
         }))
     }
@@ -192,6 +178,7 @@ impl Ledger {
                         &sent_as,
                         &args,
                         &expires_at(job),
+                        &terms.approval,
                     ],
                 )
                 .await?
@@ -321,7 +308,8 @@ impl Ledger {
             }
             Settle::InsertCompleted => self.insert_completed(settling, &outcome).await?,
             Settle::NotRun => {
-                self.one(statements::SETTLE_NOT_RUN, &[&key, claim, &outcome]).await?
+                let evident = &settling.evident;
+                self.one(statements::SETTLE_NOT_RUN, &[&key, claim, &outcome, evident]).await?
             }
             Settle::Unknown => {
                 self.one(statements::SETTLE_UNKNOWN, &[&key, claim, &outcome]).await?
@@ -335,30 +323,81 @@ impl Ledger {
         settling: &Settling,
         outcome: &[u8],
     ) -> Result<Option<Row>, LedgerError> {
-        let (job, terms) = (&settling.request.job, &settling.request.terms);
+        let request = &settling.request;
+        let call = Inserted::new(&request.job, &request.terms, &settling.args);
+        let worker = &*request.worker;
         self.one(
             statements::INSERT_COMPLETED,
-            &[
-                &&job.key().as_bytes()[..],
-                &&job.digest.as_bytes()[..],
-                &KEY_VERSION,
-                &job.conversation_id.as_str(),
-                &job.turn_index.as_i64(),
-                &job.name.as_str(),
-                &job.ordinal.as_i64(),
-                &settling.args.as_ref(),
-                &job.meta.as_deref(),
-                &job.response_id.as_ref().map(|id| id.as_str()),
-                &class_name(terms.effect),
-                &(terms.timeout / 1_000),
-                &&terms.sent_as[..],
-                &settling.claim,
-                &settling.attempt,
-                &&*settling.request.worker,
-                &outcome,
-            ],
+            &call.and(&[&settling.claim, &settling.attempt, &worker, &outcome]),
         )
         .await
+    }
+
+    /// Inserts a call that has no row as held. False: there is one, or the call has expired.
+    ///
+    /// # Errors
+    ///
+    /// Where the ledger cannot be asked; the row may be there all the same.
+    pub async fn insert_held(&self, request: &ClaimRequest) -> Result<bool, LedgerError> {
+        let job = &request.job;
+        let call = Inserted::new(job, &request.terms, &job.args);
+        let row = self.one(statements::INSERT_HELD, &call.and(&[&expires_at(job)])).await?;
+        Ok(row.is_some())
+    }
+
+    /// Holds a row that is known not to have run. False: it is no longer as it was read.
+    ///
+    /// # Errors
+    ///
+    /// Where the ledger cannot be asked.
+    pub async fn hold(&self, key: IdempotencyKey, seen: Option<Uuid>) -> Result<bool, LedgerError> {
+        let row = self.one(statements::HOLD, &[&&key.as_bytes()[..], &seen]).await?;
+        Ok(row.is_some())
+    }
+
+    /// Notes in a key's history what did not go the ordinary way; the same thing once.
+    ///
+    /// # Errors
+    ///
+    /// Where the ledger cannot be asked.
+    pub async fn note(&self, note: &Note<'_>) -> Result<(), LedgerError> {
+        let Note { key, event, claim, attempt, worker, detail } = note;
+        self.query(statements::NOTE, &[&&key.as_bytes()[..], event, claim, attempt, worker, detail])
+            .await
+            .map(drop)
+    }
+
+    /// How earlier attempts' requests ended that did not end the ordinary way: the details of those
+    /// notes, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Where the ledger cannot be asked.
+    pub async fn trails(&self, key: IdempotencyKey) -> Result<Vec<Vec<u8>>, LedgerError> {
+        let rows = self.query(statements::TRAILS, &[&&key.as_bytes()[..]]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Says which of many waits are over, by their places in the list.
+    ///
+    /// # Errors
+    ///
+    /// Where the ledger cannot be asked.
+    pub async fn watch(&self, waits: &[(IdempotencyKey, Uuid)]) -> Result<Vec<usize>, LedgerError> {
+        let keys: Vec<&[u8]> = waits.iter().map(|(key, _)| &key.as_bytes()[..]).collect();
+        let claims: Vec<Uuid> = waits.iter().map(|(_, claim)| *claim).collect();
+        let rows = self.query(statements::WATCH, &[&keys, &claims]).await?;
+        let place = |row: &Row| usize::try_from(row.get::<_, i64>(0)).ok()?.checked_sub(1);
+        Ok(rows.iter().filter_map(place).collect())
+    }
+
+    /// Counts an event stream of a tool that ended without its terminal event.
+    ///
+    /// # Errors
+    ///
+    /// Where the ledger cannot be asked.
+    pub async fn count_unended(&self, tool: &str) -> Result<(), LedgerError> {
+        self.query(statements::COUNT_UNENDED, &[&tool]).await.map(drop)
     }
 
     /// Counts a start of a delivery that came back several times, and says how many there were.
@@ -378,33 +417,6 @@ impl Ledger {
     /// Where the ledger cannot be asked; the next start counts on.
     pub async fn clear_suspect(&self, body_digest: &[u8; 32]) -> Result<(), LedgerError> {
         self.query(statements::CLEAR_SUSPECT, &[&&body_digest[..]]).await.map(drop)
-    }
-
-    /// Reads a row and its history for a person. `None`: there is none.
-    ///
-    /// # Errors
-    ///
-    /// Where the ledger cannot be asked.
-    pub async fn show(&self, key: IdempotencyKey) -> Result<Option<CallView>, LedgerError> {
-        let Some(row) = self.one(statements::SHOW, &[&&key.as_bytes()[..]]).await? else {
-            return Ok(None);
-        };
-        let history = self.query(statements::HISTORY, &[&&key.as_bytes()[..]]).await?;
-        view::call(&row, &history).map(Some)
-    }
-
-    /// Lists rows, last claimed first.
-    ///
-    /// # Errors
-    ///
-    /// Where the ledger cannot be asked.
-    pub async fn list(
-        &self,
-        state: Option<State>,
-        limit: i64,
-    ) -> Result<Vec<ListEntry>, LedgerError> {
-        let rows = self.query(statements::LIST, &[&state.map(State::as_str), &limit]).await?;
-        rows.iter().map(view::entry).collect()
     }
 
     async fn checkout(&self) -> Result<Object, LedgerError> {

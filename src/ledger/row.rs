@@ -8,8 +8,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::LedgerError;
-use super::state::{self, Record, State, Terms};
+use super::state::{self, Evidence, Record, State, Terms};
 use crate::call::job::Job;
+use crate::call::key::IdempotencyKey;
 use crate::clock::Moment;
 use crate::outcome::{EffectClass, Outcome};
 
@@ -37,6 +38,8 @@ pub struct Granted {
     pub args: Bytes,
     /// How long ago an earlier attempt may first have acted, if one may have.
     pub maybe_age: Option<Duration>,
+    /// How long a request of an attempt before this one may take.
+    pub earlier_timeout: Duration,
     /// When it was asked for; the lease counts from here.
     pub asked: Moment,
 }
@@ -54,6 +57,10 @@ pub struct CallRow {
     pub pruned: bool,
     /// The worker that claimed it last.
     pub worker: Option<String>,
+    /// How long a request of its last attempt may take.
+    pub timeout: Duration,
+    /// When its outcome was recorded.
+    pub settled_at: Option<state::Micros>,
     /// The database's clock.
     pub now: state::Micros,
     /// Whether the job's `expires_at` has passed.
@@ -84,6 +91,57 @@ pub struct Settling {
     pub args: Bytes,
     /// What is known.
     pub outcome: Outcome,
+    /// Whether it is evident that no attempt before this one acted.
+    pub evident: bool,
+    /// How the attempt's requests ended that did not end the ordinary way, as JSON; none if each did.
+    pub trail: Option<Vec<u8>>,
+}
+
+/// Something that did not go the ordinary way.
+#[derive(Debug)]
+pub struct Note<'a> {
+    /// The key.
+    pub key: IdempotencyKey,
+    /// What.
+    pub event: &'a str,
+    /// Under which claim.
+    pub claim: Option<Uuid>,
+    /// In which attempt.
+    pub attempt: i32,
+    /// On which worker.
+    pub worker: &'a str,
+    /// More of it, as JSON.
+    pub detail: &'a [u8],
+}
+
+/// What settles an unknown row.
+#[derive(Debug)]
+pub struct Proof<'a> {
+    /// What is evident.
+    pub evidence: Evidence,
+    /// What is known.
+    pub outcome: Outcome,
+    /// Whose word it is.
+    pub by: ProofBy<'a>,
+}
+
+/// Whose word a [`Proof`] is.
+#[derive(Debug, Clone, Copy)]
+pub enum ProofBy<'a> {
+    /// The downstream's, asked by a worker that has waited until the answer counts.
+    Probe {
+        /// The worker.
+        worker: &'a str,
+    },
+    /// A person's.
+    Person {
+        /// Who.
+        by: &'a str,
+        /// Why.
+        reason: &'a str,
+        /// How long after the last request must have ended it counts that nothing happened.
+        settle_delay: Duration,
+    },
 }
 
 /// Which statement [`super::Ledger::settle`] runs.
@@ -110,8 +168,8 @@ pub(super) fn granted(row: &Row, claim: Uuid, asked: Moment) -> Result<Granted, 
         claim,
         attempt: row.get("attempt"),
         args: args.ok_or(LedgerError::Row("an unsettled row without arguments"))?.into(),
-        maybe_age: maybe_age_ms
-            .map(|age| Duration::from_millis(u64::try_from(age).unwrap_or_default())),
+        maybe_age: maybe_age_ms.map(duration),
+        earlier_timeout: duration(row.get("timeout_ms")),
         asked,
     })
 }
@@ -141,11 +199,14 @@ pub(super) fn read_row(row: &Row, job: Option<&Job>) -> Result<CallRow, LedgerEr
                 .map_err(|_| LedgerError::Row("a digest of the wrong length"))?,
             too_many: row.get("too_many"),
             late_completion: row.get("late_completion"),
+            approved: row.get("approved"),
         },
         same_call,
         outcome: outcome.map(|outcome| decode(&outcome)).transpose()?,
         pruned: row.get("pruned"),
         worker: row.get("worker"),
+        timeout: duration(row.get("timeout_ms")),
+        settled_at: row.get("settled_at_us"),
         now: row.get("now_us"),
         expired: row.get("expired"),
     })
@@ -173,6 +234,10 @@ fn parse_class(name: &str) -> Result<EffectClass, LedgerError> {
         "unkeyed_write" => Ok(EffectClass::UnkeyedWrite),
         _ => Err(LedgerError::Row("an unknown effect")),
     }
+}
+
+fn duration(millis: i64) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or_default())
 }
 
 pub(super) fn millis(duration: Duration) -> i64 {

@@ -76,6 +76,8 @@ pub struct Record<C> {
     pub too_many: bool,
     /// Whether a completion came late and is kept in the history.
     pub late_completion: bool,
+    /// Whether a person said that it may run.
+    pub approved: bool,
 }
 
 /// What a caller brings to a row: its tool as it is registered now.
@@ -91,6 +93,17 @@ pub struct Terms {
     pub key_memory: Option<Micros>,
     /// How many takeovers may follow each other.
     pub max_attempts: i32,
+    /// Whether a person must say of each call that it may run.
+    pub approval: bool,
+}
+
+/// What evidence says of an unknown call: a probe's answer that counts, or a person's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// It was answered for good.
+    Completed,
+    /// No request under the key has acted, and none can any more.
+    NotRun,
 }
 
 /// One change of a row. Beside the key, each names the claim that it belongs to or has seen.
@@ -138,9 +151,28 @@ pub enum Move<C> {
     /// Complete a claim's own row from the completion that was kept.
     AdoptOwn(C),
     /// Record that a claim's attempt left nothing behind.
-    SettleNotRun(C),
+    SettleNotRun {
+        /// The attempt's claim.
+        claim: C,
+        /// Whether it is also evident that no attempt before it left anything behind.
+        evident: bool,
+    },
     /// Record that a claim's attempt may have acted.
     SettleUnknown(C),
+    /// Settle an unknown row by evidence.
+    Prove {
+        /// The claim that was read.
+        seen: Option<C>,
+        /// What is evident.
+        evidence: Evidence,
+    },
+    /// Hold a row that is known not to have run, until a person has said that it may.
+    Hold {
+        /// The claim that was read.
+        seen: Option<C>,
+    },
+    /// Let a held row run.
+    Approve,
 }
 
 /// Whether the row is keyed in everybody's eyes: the stricter of the row's class and the
@@ -172,7 +204,9 @@ pub fn permits<C: Copy + PartialEq>(
 ) -> bool {
     let lapsed = row.state == State::InFlight && row.lease_until < now;
     match step {
-        Move::Reclaim { seen, .. } => row.state == State::NotRun && row.claim == seen,
+        Move::Reclaim { seen, .. } => {
+            row.state == State::NotRun && row.claim == seen && (row.approved || !terms.approval)
+        }
         Move::Resend { seen, .. } => {
             row.state == State::Unknown && row.claim == seen && may_send_again(row, now, terms)
         }
@@ -186,8 +220,8 @@ pub fn permits<C: Copy + PartialEq>(
         Move::Lapse { seen, .. } => lapsed && row.claim == Some(seen) && !row.late_completion,
         Move::Complete(claim) => match row.state {
             State::InFlight => row.claim == Some(claim),
-            State::Unknown | State::NotRun => true,
-            State::Completed | State::Held => false,
+            State::Unknown | State::NotRun | State::Held => true,
+            State::Completed => false,
         },
         Move::KeepCompletion(claim) => {
             row.state == State::InFlight && row.claim != Some(claim) && !row.late_completion
@@ -198,18 +232,23 @@ pub fn permits<C: Copy + PartialEq>(
         Move::AdoptOwn(claim) => {
             row.state == State::InFlight && row.claim == Some(claim) && row.late_completion
         }
-        Move::SettleNotRun(claim) => {
+        Move::SettleNotRun { claim, evident } => {
             row.claim == Some(claim)
                 && match row.state {
                     State::InFlight | State::Unknown => true,
                     State::Completed | State::NotRun | State::Held => false,
                 }
-                && row.maybe_since.is_none()
+                && (row.maybe_since.is_none() || evident)
                 && !row.late_completion
         }
         Move::SettleUnknown(claim) => {
             row.state == State::InFlight && row.claim == Some(claim) && !row.late_completion
         }
+        Move::Prove { seen, .. } => row.state == State::Unknown && row.claim == seen,
+        Move::Hold { seen } => {
+            row.state == State::NotRun && row.claim == seen && terms.approval && !row.approved
+        }
+        Move::Approve => row.state == State::Held,
     }
 }
 
@@ -251,8 +290,23 @@ pub fn apply<C: Copy + PartialEq>(
             settle(&mut next, State::Completed);
         }
         Move::KeepCompletion(_) => next.late_completion = true,
-        Move::SettleNotRun(_) => settle(&mut next, State::NotRun),
+        Move::SettleNotRun { evident, .. } => {
+            settle(&mut next, State::NotRun);
+            next.maybe_since = None;
+            next.too_many &= !evident;
+        }
         Move::SettleUnknown(_) => settle(&mut next, State::Unknown),
+        Move::Prove { evidence: Evidence::Completed, .. } => settle(&mut next, State::Completed),
+        Move::Prove { evidence: Evidence::NotRun, .. } => {
+            settle(&mut next, State::NotRun);
+            next.maybe_since = None;
+            next.too_many = false;
+        }
+        Move::Hold { .. } => next.state = State::Held,
+        Move::Approve => {
+            next.state = State::NotRun;
+            next.approved = true;
+        }
     }
     Some(next)
 }
@@ -291,6 +345,7 @@ pub fn course<C: Copy + PartialEq>(
     let seen = row.claim;
     let choices = [
         seen.map(|seen| Move::Adopt { seen }),
+        Some(Move::Hold { seen }),
         Some(Move::Reclaim { seen, new }),
         Some(Move::Resend { seen, new }),
         seen.map(|seen| Move::TakeOver { seen, new }),

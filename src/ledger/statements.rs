@@ -20,17 +20,159 @@ WHERE $17::text IS NULL OR $17::text::timestamptz > now()
 ON CONFLICT (key) DO NOTHING
 RETURNING attempt";
 
+/// Inserts a row as held: nothing is sent until a person has said that it may be.
+///
+/// Parameters: key, digest, key version, conversation, turn, name, ordinal, args, meta, response,
+/// effect, time-out, `sent_as`, expires at (text or null).
+/// Zero rows: there is a row already, or the call has expired; read it.
+pub(super) const INSERT_HELD: &str = "
+INSERT INTO callonce_calls
+    (key, digest, key_version, conversation_id, turn_index, name, ordinal, args, meta,
+     response_id, last_response_id, effect, timeout_ms, sent_as,
+     state, attempt, claimed_at, last_claimed_at)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9,
+       $10, $10, $11, $12, $13,
+       'held', 0, now(), now()
+WHERE $14::text IS NULL OR $14::text::timestamptz > now()
+ON CONFLICT (key) DO NOTHING
+RETURNING attempt";
+
+/// Holds a row that is known not to have run and that nobody has approved.
+///
+/// Parameters: key, claim seen. Zero rows: it is no longer as it was read.
+pub(super) const HOLD: &str = "
+UPDATE callonce_calls
+SET state = 'held', outcome = NULL
+WHERE key = $1
+  AND state = 'not_run'
+  AND claim IS NOT DISTINCT FROM $2
+  AND approved_at IS NULL
+RETURNING attempt";
+
+/// Lets a held row run; it is not held again.
+///
+/// Parameters: key, who, why. Zero rows: it is not held.
+pub(super) const APPROVE: &str = "
+WITH approved AS (
+    UPDATE callonce_calls
+    SET state = 'not_run', approved_at = now(), settled_at = now(), outcome = NULL
+    WHERE key = $1
+      AND state = 'held'
+    RETURNING key, claim, attempt
+), noted AS (
+    INSERT INTO callonce_history (key, event, claim, attempt, decided_by, reason)
+    SELECT key, 'approved', claim, attempt, $2, $3 FROM approved
+)
+SELECT attempt FROM approved";
+
+/// Says of a held row that it may not run; it stays held, and can still be approved.
+///
+/// Parameters: key, who, why, outcome. Zero rows: it is not held.
+pub(super) const DENY: &str = "
+WITH denied AS (
+    UPDATE callonce_calls
+    SET outcome = $4
+    WHERE key = $1
+      AND state = 'held'
+    RETURNING key, claim, attempt
+), noted AS (
+    INSERT INTO callonce_history (key, event, claim, attempt, decided_by, reason)
+    SELECT key, 'denied', claim, attempt, $2, $3 FROM denied
+)
+SELECT attempt FROM denied";
+
+/// Settles an unknown row by evidence: a probe's answer that counts, or a person's word.
+///
+/// Parameters: key, claim seen, new state, outcome, event, worker, who, why, how long after the
+/// row became unknown and its last attempt's time-out it counts (null: the caller has waited).
+/// Zero rows: it is no longer as it was read, or it is too early.
+pub(super) const PROVE: &str = "
+WITH proven AS (
+    UPDATE callonce_calls
+    SET state = $3, outcome = $4, lapses = 0, settled_at = now(),
+        maybe_since = CASE WHEN $3 = 'not_run' THEN NULL ELSE maybe_since END,
+        too_many = too_many AND $3 <> 'not_run'
+    WHERE key = $1
+      AND state = 'unknown'
+      AND claim IS NOT DISTINCT FROM $2
+      AND ($9::bigint IS NULL
+           OR settled_at + (timeout_ms + $9::bigint) * interval '1 millisecond' <= now())
+    RETURNING key, claim, attempt, outcome
+), noted AS (
+    INSERT INTO callonce_history
+        (key, event, claim, attempt, worker, decided_by, reason, detail)
+    SELECT key, $5, claim, attempt, $6, $7, $8, outcome FROM proven
+)
+SELECT attempt FROM proven";
+
+/// Notes in a key's history what did not go the ordinary way, once.
+///
+/// Parameters: key, event, claim, attempt, worker, detail.
+pub(super) const NOTE: &str = "
+INSERT INTO callonce_history (key, event, claim, attempt, worker, detail)
+SELECT $1::bytea, $2::text, $3::uuid, $4::integer, $5::text, $6::bytea
+WHERE NOT EXISTS (
+    SELECT FROM callonce_history
+    WHERE key = $1 AND event = $2 AND claim IS NOT DISTINCT FROM $3 AND detail = $6
+)";
+
+/// Reads how earlier attempts' requests ended that did not end the ordinary way.
+///
+/// Parameters: key.
+pub(super) const TRAILS: &str = "
+SELECT detail
+FROM callonce_history
+WHERE key = $1 AND event = 'requests' AND detail IS NOT NULL
+ORDER BY id";
+
+/// Says which of many waits are over: the claim that was seen is no longer in flight, or its lease
+/// has run out.
+///
+/// Parameters: keys, claims seen (arrays of one length). Rows: places in the arrays, from 1.
+pub(super) const WATCH: &str = "
+SELECT w.place
+FROM unnest($1::bytea[], $2::uuid[]) WITH ORDINALITY AS w (key, claim, place)
+LEFT JOIN callonce_calls c
+    ON c.key = w.key
+   AND c.claim = w.claim
+   AND c.state = 'in_flight'
+   AND c.lease_until >= now()
+WHERE c.key IS NULL";
+
+/// Counts an event stream of a tool that ended without its terminal event.
+///
+/// Parameters: tool.
+pub(super) const COUNT_UNENDED: &str = "
+INSERT INTO callonce_unended_streams (tool, streams)
+VALUES ($1, 1)
+ON CONFLICT (tool) DO UPDATE
+SET streams = callonce_unended_streams.streams + 1, last_at = clock_timestamp()";
+
+/// Lists the tools whose event streams ended without a terminal event.
+pub(super) const UNENDED: &str = "
+SELECT tool, streams,
+       to_char(last_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') AS last_at
+FROM callonce_unended_streams
+ORDER BY tool";
+
+/// Takes a tool off that list. Zero rows: it was not on it.
+///
+/// Parameters: tool.
+pub(super) const MENDED: &str =
+    "DELETE FROM callonce_unended_streams WHERE tool = $1 RETURNING streams";
+
 /// Reads a row.
 ///
 /// Parameters: key, expires at (text or null). Zero rows: there is none.
 pub(super) const READ: &str = "
 SELECT digest, conversation_id, turn_index, name, ordinal, response_id,
        effect, timeout_ms, sent_as, state, claim, attempt, lapses,
-       too_many, late_completion, worker, outcome, pruned_at IS NOT NULL AS pruned,
+       too_many, late_completion, approved_at IS NOT NULL AS approved, worker, outcome, pruned_at IS NOT NULL AS pruned,
        (EXTRACT(epoch FROM now()) * 1000000)::bigint AS now_us,
        (EXTRACT(epoch FROM lease_until) * 1000000)::bigint AS lease_until_us,
        (EXTRACT(epoch FROM maybe_since) * 1000000)::bigint AS maybe_since_us,
        (EXTRACT(epoch FROM last_claimed_at) * 1000000)::bigint AS last_claimed_at_us,
+       (EXTRACT(epoch FROM settled_at) * 1000000)::bigint AS settled_at_us,
        COALESCE($2::text::timestamptz <= now(), false) AS expired
 FROM callonce_calls
 WHERE key = $1";
@@ -43,7 +185,8 @@ pub(super) const EXPIRED: &str = "SELECT $1::text::timestamptz <= now()";
 /// Claims a row that is known not to have run.
 ///
 /// Parameters: key, claim seen, new claim, worker, lease, effect, time-out, `sent_as`, args,
-/// expires at. Zero rows: it is no longer as it was read, or the call has expired.
+/// expires at, whether it needs approval.
+/// Zero rows: it is no longer as it was read, or it may not run, or the call has expired.
 pub(super) const RECLAIM: &str = "
 UPDATE callonce_calls
 SET state = 'in_flight', claim = $3, attempt = attempt + 1, worker = $4,
@@ -53,8 +196,9 @@ SET state = 'in_flight', claim = $3, attempt = attempt + 1, worker = $4,
 WHERE key = $1
   AND state = 'not_run'
   AND claim IS NOT DISTINCT FROM $2
+  AND (approved_at IS NOT NULL OR NOT $11)
   AND ($10::text IS NULL OR $10::text::timestamptz > now())
-RETURNING attempt, args, NULL::bigint AS maybe_age_ms";
+RETURNING attempt, args, NULL::bigint AS maybe_age_ms, timeout_ms";
 
 /// Claims an unknown keyed row, to send it again under the same key.
 ///
@@ -63,7 +207,8 @@ RETURNING attempt, args, NULL::bigint AS maybe_age_ms";
 pub(super) const RESEND: &str = "
 UPDATE callonce_calls
 SET state = 'in_flight', claim = $3, attempt = attempt + 1, worker = $4,
-    lease_until = now() + $5::bigint * interval '1 millisecond', timeout_ms = $6,
+    lease_until = now() + $5::bigint * interval '1 millisecond',
+    timeout_ms = GREATEST(timeout_ms, $6),
     maybe_since = COALESCE(maybe_since, last_claimed_at),
     last_claimed_at = now(), outcome = NULL, settled_at = NULL
 WHERE key = $1
@@ -76,7 +221,8 @@ WHERE key = $1
   AND claim IS NOT DISTINCT FROM $2
   AND ($8::bigint IS NULL OR now() + $6::bigint * interval '1 millisecond'
        <= COALESCE(maybe_since, last_claimed_at) + $8::bigint * interval '1 millisecond')
-RETURNING attempt, args, (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms";
+RETURNING attempt, args, timeout_ms,
+          (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms";
 
 /// Claims a keyed row whose lease ran out, to send it again under the same key.
 ///
@@ -85,7 +231,8 @@ pub(super) const TAKE_OVER: &str = "
 WITH taken AS (
     UPDATE callonce_calls
     SET claim = $3, attempt = attempt + 1, lapses = lapses + 1, worker = $4,
-        lease_until = now() + $5::bigint * interval '1 millisecond', timeout_ms = $6,
+        lease_until = now() + $5::bigint * interval '1 millisecond',
+        timeout_ms = GREATEST(timeout_ms, $6),
         maybe_since = COALESCE(maybe_since, last_claimed_at),
         last_claimed_at = now()
     WHERE key = $1
@@ -100,12 +247,13 @@ WITH taken AS (
       AND lapses < $10
       AND ($8::bigint IS NULL OR now() + $6::bigint * interval '1 millisecond'
            <= COALESCE(maybe_since, last_claimed_at) + $8::bigint * interval '1 millisecond')
-    RETURNING key, claim, attempt, worker, args, maybe_since
+    RETURNING key, claim, attempt, worker, args, maybe_since, timeout_ms
 ), noted AS (
     INSERT INTO callonce_history (key, event, claim, attempt, worker)
     SELECT key, 'takeover', claim, attempt, worker FROM taken
 )
-SELECT attempt, args, (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms
+SELECT attempt, args, timeout_ms,
+       (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms
 FROM taken";
 
 /// Settles a row whose lease ran out as unknown; the claim is kept.
@@ -178,7 +326,8 @@ SET lease_until = now() + $3::bigint * interval '1 millisecond'
 WHERE key = $1
   AND claim = $2
   AND state = 'in_flight'
-RETURNING attempt, args, (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms";
+RETURNING attempt, args, timeout_ms,
+          (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms";
 
 /// Settles a row as completed, the ordinary way.
 ///
@@ -194,13 +343,13 @@ RETURNING attempt";
 /// Settles a row as completed that had ended otherwise, under this claim or another.
 ///
 /// Parameters: key, claim, outcome, attempt, worker.
-/// Zero rows: another attempt runs, or the row is completed, held or gone.
+/// Zero rows: another attempt runs, or the row is completed or gone.
 pub(super) const SETTLE_COMPLETED_LATE: &str = "
 WITH settled AS (
     UPDATE callonce_calls
     SET state = 'completed', outcome = $3, lapses = 0, settled_at = now()
     WHERE key = $1
-      AND (state IN ('unknown', 'not_run') OR (state = 'in_flight' AND claim = $2))
+      AND (state IN ('unknown', 'not_run', 'held') OR (state = 'in_flight' AND claim = $2))
     RETURNING key, outcome
 ), noted AS (
     INSERT INTO callonce_history (key, event, claim, attempt, worker, detail)
@@ -250,15 +399,16 @@ SELECT attempt FROM inserted";
 
 /// Settles a row as not run.
 ///
-/// Parameters: key, claim, outcome. Zero rows: something may have been received, or the row is
-/// another's; settle as unknown instead.
+/// Parameters: key, claim, outcome, whether it is evident that no earlier attempt acted.
+/// Zero rows: something may have been received, or the row is another's; settle as unknown instead.
 pub(super) const SETTLE_NOT_RUN: &str = "
 UPDATE callonce_calls
-SET state = 'not_run', outcome = $3, lapses = 0, settled_at = now()
+SET state = 'not_run', outcome = $3, lapses = 0, settled_at = now(), maybe_since = NULL,
+    too_many = too_many AND NOT $4
 WHERE key = $1
   AND claim = $2
   AND state IN ('in_flight', 'unknown')
-  AND maybe_since IS NULL
+  AND (maybe_since IS NULL OR $4)
   AND NOT late_completion
 RETURNING attempt";
 
@@ -299,8 +449,8 @@ pub(super) const CLEAR_SUSPECT: &str = "DELETE FROM callonce_suspects WHERE body
 ///
 /// Parameters: key. Zero rows: there is none.
 pub(super) const SHOW: &str = "
-SELECT key, state, conversation_id, turn_index, name, ordinal, args, meta, response_id, effect,
-       attempt, worker, outcome, pruned_at IS NOT NULL AS pruned,
+SELECT key, digest, state, conversation_id, turn_index, name, ordinal, args, meta, response_id,
+       effect, attempt, worker, outcome, approved_at IS NOT NULL AS approved, pruned_at IS NOT NULL AS pruned,
        to_char(lease_until AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS lease_until,
        to_char(claimed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS claimed_at,
        to_char(settled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS settled_at
@@ -312,7 +462,7 @@ WHERE key = $1";
 /// Parameters: key.
 pub(super) const HISTORY: &str = "
 SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS at,
-       event, attempt, worker, decided_by, reason
+       event, attempt, worker, decided_by, reason, detail
 FROM callonce_history
 WHERE key = $1
 ORDER BY id";
@@ -321,7 +471,10 @@ ORDER BY id";
 ///
 /// Parameters: state (text or null for any), limit.
 pub(super) const LIST: &str = "
-SELECT key, state, conversation_id, turn_index, name, ordinal, effect, attempt, worker,
+SELECT key, state, state = 'held' AND outcome IS NOT NULL AS denied,
+       conversation_id, turn_index, name, ordinal, effect, attempt, worker,
+       to_char(last_claimed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')
+           AS last_claimed_at,
        to_char(claimed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS claimed_at,
        to_char(settled_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') AS settled_at
 FROM callonce_calls

@@ -64,6 +64,15 @@ impl fmt::Debug for SendGate {
     }
 }
 
+/// Shuts a gate when it is dropped: a request that nobody waits for must not begin on another task.
+pub(super) struct ShutOnDrop(pub(super) Arc<SendGate>);
+
+impl Drop for ShutOnDrop {
+    fn drop(&mut self) {
+        self.0.shut();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicBool;

@@ -18,27 +18,37 @@
 mod body;
 mod connect;
 mod judge;
+mod key;
+mod probe;
+mod stream;
+mod trial;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue};
 use reqwest::{Response, Url};
 use secrecy::{ExposeSecret, SecretString};
-use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
 use self::body::GatedBody;
-use super::answer::Body;
-use super::{SendGate, ToolCall};
+use self::judge::Reading;
+use self::probe::Probe;
+use super::answer::{AnswerKind, Body};
+use super::gate::ShutOnDrop;
+use super::{KeyPlace, ProbePolicy, Probed, SendGate, ToolCall, failure, place};
 use crate::call::key::KeyFormat;
 use crate::call::reply::Phase;
 use crate::duration;
-use crate::outcome::{EffectClass, Failure, Verdict};
+use crate::outcome::{Branch, EffectClass, Verdict};
 
 pub(super) use connect::{TlsError, TlsSetup};
 pub(super) use judge::{Statuses, answers_for_good};
+pub(super) use key::{KeyIn, is_taken};
+pub(super) use probe::{DEADLINE, KEY, Pointer, ProbeSettings, ProbeUrl};
+pub(super) use stream::{MissingTerminal, StreamSettings};
+pub(crate) use trial::{Exchange, Trial, TrialError};
 
 /// A trace header longer than this is no trace: W3C trace context's is 55 bytes long.
 const TRACEPARENT_BYTES_MAX: usize = 256;
@@ -55,16 +65,42 @@ pub enum Transport {
 }
 
 /// What the registry says of an HTTP tool.
+#[derive(Clone)]
 pub(super) struct HttpSettings {
     /// None where the registry was read without its variables: such a tool cannot be called.
     pub(super) url: Option<HiddenUrl>,
     pub(super) headers: Vec<(HeaderName, SecretString)>,
-    pub(super) key_header: HeaderName,
+    pub(super) key: KeyIn,
+    pub(super) replay_header: Option<HeaderName>,
     pub(super) statuses: Statuses,
+    pub(super) answer: AnswerKind,
+    pub(super) stream: StreamSettings,
     pub(super) effect: EffectClass,
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) result_bytes_max: usize,
+}
+
+impl HttpSettings {
+    /// The headers that the registry gives to every request.
+    fn own_headers(&self) -> Result<HeaderMap, InvalidHeaderValue> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let mut value = HeaderValue::from_str(value.expose_secret())?;
+            value.set_sensitive(true);
+            headers.insert(name.clone(), value);
+        }
+        Ok(headers)
+    }
+
+    /// The one kind of answer that counts.
+    fn accept(&self) -> &'static str {
+        match self.answer {
+            _ if self.stream.declared => "text/event-stream",
+            AnswerKind::Json => "application/json",
+            AnswerKind::Text | AnswerKind::Bytes => "*/*",
+        }
+    }
 }
 
 /// A URL whose path or query may hold a secret.
@@ -80,25 +116,43 @@ impl fmt::Debug for HiddenUrl {
 /// A tool behind an HTTP endpoint.
 pub(super) struct HttpTool {
     settings: HttpSettings,
+    probe: Option<Probe>,
     client: Option<reqwest::Client>,
 }
 
 impl HttpTool {
     /// A tool that can be called; without TLS settings or a URL one that can only be described.
-    pub(super) fn new(settings: HttpSettings, tls: Option<&TlsSetup>) -> Result<Self, TlsError> {
+    pub(super) fn new(
+        settings: HttpSettings,
+        probe: Option<ProbeSettings>,
+        tls: Option<&TlsSetup>,
+    ) -> Result<Self, TlsError> {
         let client = match (&settings.url, tls) {
             (Some(HiddenUrl(url)), Some(tls)) => Some(connect::client(&settings, url, tls)?),
             (Some(_), None) | (None, _) => None,
         };
-        Ok(Self { settings, client })
+        let probe = probe.map(|probe| Probe::new(probe, &settings, tls)).transpose()?;
+        Ok(Self { settings, probe, client })
+    }
+
+    pub(super) fn probe(&self) -> Option<&ProbePolicy> {
+        self.probe.as_ref().map(Probe::policy)
+    }
+
+    /// Asks once for a call's state; see [`super::Tool::ask`].
+    pub(super) async fn ask(&self, key: &str) -> Probed {
+        match &self.probe {
+            Some(probe) => probe.ask(key, &self.settings).await,
+            None => Probed::Unclear("the tool has no probe".to_owned()),
+        }
     }
 
     pub(super) fn timeout(&self) -> Duration {
         self.settings.timeout
     }
 
-    pub(super) fn key_header(&self) -> &str {
-        self.settings.key_header.as_str()
+    pub(super) fn key_place(&self) -> KeyPlace<'_> {
+        self.settings.key.place()
     }
 
     pub(super) fn not_run_status(&self) -> &[u16] {
@@ -120,29 +174,24 @@ impl HttpTool {
             None => ("", "", 0, ""),
         };
         let port = port.to_string();
-        let format = match key_format {
-            KeyFormat::Hex32 => "hex32",
-            KeyFormat::Hex64 => "hex64",
-            KeyFormat::Uuid => "uuid",
+        let (key_place, name) = match self.key_place() {
+            KeyPlace::Header(name) => ("header", name),
+            KeyPlace::Field(name) => ("field", name),
+            KeyPlace::Variable(name) => ("variable", name),
         };
-        let mut digest = Sha256::new();
-        for part in ["http", "POST", scheme, host, &port, path, "header", self.key_header(), format]
-        {
-            // No part can hold a NUL, so that no two places are written the same way.
-            digest.update(part.as_bytes());
-            digest.update([0]);
-        }
-        digest.finalize().into()
+        let format = key_format.name();
+        place(["http", "POST", scheme, host, &port, path, key_place, name, format])
     }
 
     /// Sends one request; see [`super::Tool::call`].
     pub(super) async fn call(&self, call: ToolCall, gate: Arc<SendGate>) -> Verdict {
         let deadline = Instant::now() + self.settings.timeout;
-        // A request that this future no longer waits for must not begin on some other task.
         let gate = ShutOnDrop(gate);
         let (client, request) = match self.request(call, &gate.0) {
             Ok(ready) => ready,
-            Err(message) => return Verdict::NotSent(failure(Phase::Send, message)),
+            Err(message) => {
+                return Verdict::NotSent(failure(Branch::NotSent, Phase::Send, message));
+            }
         };
         let response = match timeout_at(deadline, client.execute(request)).await {
             Ok(Ok(response)) => response,
@@ -152,6 +201,7 @@ impl HttpTool {
         if gate.0.shut() {
             // Nothing that was asked can be what this answers.
             return Verdict::NotSent(failure(
+                Branch::NotSent,
                 Phase::Send,
                 "the server answered before it was asked",
             ));
@@ -170,20 +220,24 @@ impl HttpTool {
         if call.args.is_empty() {
             return Err("the arguments are empty");
         }
-        let mut headers = HeaderMap::new();
-        for (name, value) in &self.settings.headers {
-            let mut value = HeaderValue::from_str(value.expose_secret())
-                .map_err(|_| "a header of this tool is no legal header value")?;
-            value.set_sensitive(true);
-            headers.insert(name.clone(), value);
-        }
-        let key =
-            HeaderValue::from_str(&call.key).map_err(|_| "the key is no legal header value")?;
-        headers.insert(self.settings.key_header.clone(), key);
+        let mut headers = self
+            .settings
+            .own_headers()
+            .map_err(|_| "a header of this tool is no legal header value")?;
+        let body = match &self.settings.key {
+            KeyIn::Header(name) => {
+                let key = HeaderValue::from_str(&call.key)
+                    .map_err(|_| "the key is no legal header value")?;
+                headers.insert(name.clone(), key);
+                call.args
+            }
+            KeyIn::Field(name) => key::with_key(&call.args, name, &call.key)?,
+        };
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if !headers.contains_key(header::ACCEPT) {
-            headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+            let accept = self.settings.accept();
+            headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
         }
         if let Some(traceparent) = call.traceparent
             && traceparent.len() <= TRACEPARENT_BYTES_MAX
@@ -193,7 +247,7 @@ impl HttpTool {
         }
         let mut request = reqwest::Request::new(reqwest::Method::POST, url.clone());
         *request.headers_mut() = headers;
-        let body = GatedBody::new(call.args, Arc::clone(gate));
+        let body = GatedBody::new(body, Arc::clone(gate));
         *request.body_mut() = Some(reqwest::Body::wrap(body));
         Ok((client, request))
     }
@@ -205,35 +259,48 @@ impl HttpTool {
             return Verdict::NotSent(match error {
                 Some(error) => connect::unsent(error, settings.connect_timeout),
                 None => failure(
+                    Branch::NotSent,
                     Phase::Connect,
                     format!("not connected within {}", duration::show(settings.timeout)),
                 ),
             });
         }
-        let message = match error {
-            Some(_) => "the connection was lost before any answer".to_owned(),
-            None => format!("no answer within {}", duration::show(settings.timeout)),
+        let (branch, message) = match error {
+            Some(_) => (Branch::Lost, "the connection was lost before any answer".to_owned()),
+            None => {
+                let within = duration::show(settings.timeout);
+                (Branch::TimedOut, format!("no answer within {within}"))
+            }
         };
-        Verdict::Ambiguous(failure(Phase::AwaitResponse, message))
+        Verdict::Ambiguous(failure(branch, Phase::AwaitResponse, message))
     }
 
     async fn answered(&self, response: Response, deadline: Instant) -> Verdict {
+        let replay_header = self.settings.replay_header.as_ref();
+        let replay = replay_header.and_then(|name| response.headers().get(name)).map(judge::shown);
+        judge::with_replay(self.judged(response, deadline).await, replay)
+    }
+
+    async fn judged(&self, response: Response, deadline: Instant) -> Verdict {
         let settings = &self.settings;
         let status = response.status().as_u16();
-        let reading =
-            match judge::head(&settings.statuses, settings.effect, status, response.headers()) {
-                Ok(reading) => reading,
-                Err(verdict) => return verdict,
-            };
-        let message = match timeout_at(deadline, read(response, settings.result_bytes_max)).await {
-            Ok(Ok(body)) => return judge::whole(&settings.statuses, status, reading, body),
-            Ok(Err(_)) => format!("the answer with status {status} was cut off"),
-            Err(_) => format!(
-                "the answer with status {status} did not end within {}",
-                duration::show(settings.timeout)
-            ),
+        let purpose = match judge::head(settings, status, response.headers()) {
+            Ok(Reading::Whole(purpose)) => purpose,
+            Ok(Reading::Stream) => return stream::read(response, settings, deadline).await,
+            Err(verdict) => return verdict,
         };
-        Verdict::Ambiguous(failure(Phase::Stream, message))
+        let read = timeout_at(deadline, read(response, settings.result_bytes_max)).await;
+        let (branch, message) = match read {
+            Ok(Ok(body)) => return judge::whole(settings, status, purpose, body),
+            Ok(Err(_)) => (Branch::Cut, format!("the answer with status {status} was cut off")),
+            Err(_) => {
+                let within = duration::show(settings.timeout);
+                let message =
+                    format!("the answer with status {status} did not end within {within}");
+                (Branch::TimedOut, message)
+            }
+        };
+        Verdict::Ambiguous(failure(branch, Phase::Stream, message))
     }
 }
 
@@ -243,19 +310,15 @@ impl fmt::Debug for HttpTool {
         f.debug_struct("HttpTool")
             .field("url", &self.settings.url)
             .field("headers", &headers)
-            .field("key_header", &self.settings.key_header)
+            .field("key", &self.settings.key)
+            .field("replay_header", &self.settings.replay_header)
             .field("statuses", &self.settings.statuses)
+            .field("answer", &self.settings.answer)
+            .field("stream", &self.settings.stream)
+            .field("probe", &self.probe)
             .field("timeout", &self.settings.timeout)
             .field("connect_timeout", &self.settings.connect_timeout)
             .finish_non_exhaustive()
-    }
-}
-
-struct ShutOnDrop(Arc<SendGate>);
-
-impl Drop for ShutOnDrop {
-    fn drop(&mut self) {
-        self.0.shut();
     }
 }
 
@@ -270,10 +333,6 @@ async fn read(mut response: Response, bytes_max: usize) -> Result<Body, reqwest:
         body.push(&chunk);
     }
     Ok(body)
-}
-
-fn failure(phase: Phase, message: impl Into<String>) -> Failure {
-    Failure { phase, message: message.into(), retry_after: None }
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@
 //! happened, never a guess. Whether another request follows is decided in [`crate::outcome`].
 
 mod answer;
+mod command;
 mod gate;
 mod http;
+mod probe;
 pub mod registry;
 mod schema;
 
@@ -15,14 +17,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 
 use crate::call::key::{KeyFormat, ToolName};
-use crate::call::reply::Violation;
-use crate::outcome::{EffectClass, Verdict};
+use crate::call::reply::{Phase, Violation};
+use crate::outcome::{Branch, EffectClass, Failure, Verdict};
 
+pub(crate) use command::supervise;
 pub use gate::SendGate;
 pub use http::Transport;
+pub(crate) use http::{Exchange, Trial, TrialError};
+pub use probe::{ProbePolicy, Probed, SETTLE_DELAY_DEFAULT};
 
+use command::CommandTool;
 use http::HttpTool;
 use schema::ArgsSchema;
 
@@ -64,6 +71,24 @@ pub struct RetryBudget {
     pub rounds: u32,
 }
 
+/// One way of calling out.
+#[derive(Debug)]
+enum Executor {
+    Http(Box<HttpTool>),
+    Command(CommandTool),
+}
+
+/// Where a request carries the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyPlace<'a> {
+    /// In a header.
+    Header(&'a str),
+    /// In the body, as a member beside the arguments.
+    Field(&'a str),
+    /// In a variable of the environment.
+    Variable(&'a str),
+}
+
 /// A tool of the registry.
 pub struct Tool {
     name: ToolName,
@@ -76,7 +101,8 @@ pub struct Tool {
     retry: RetryBudget,
     key_format: KeyFormat,
     key_memory: Option<Duration>,
-    http: HttpTool,
+    approval: bool,
+    executor: Executor,
 }
 
 impl Tool {
@@ -103,9 +129,12 @@ impl Tool {
         }
     }
 
-    /// How long one request may take, connecting included.
+    /// How long one request may take, connecting included; a command's, with what ending it takes.
     pub fn timeout(&self) -> Duration {
-        self.http.timeout()
+        match &self.executor {
+            Executor::Http(http) => http.timeout(),
+            Executor::Command(command) => command.timeout(),
+        }
     }
 
     /// How long a claim stands without renewal.
@@ -133,26 +162,80 @@ impl Tool {
         self.key_memory
     }
 
-    /// The header that carries the key.
-    pub fn key_header(&self) -> &str {
-        self.http.key_header()
+    /// Whether a person must say of each call that it may run.
+    pub fn needs_approval(&self) -> bool {
+        self.approval
+    }
+
+    /// Where its requests carry the key.
+    pub fn key_place(&self) -> KeyPlace<'_> {
+        match &self.executor {
+            Executor::Http(http) => http.key_place(),
+            Executor::Command(_) => KeyPlace::Variable(command::KEY_VARIABLE),
+        }
     }
 
     /// The statuses that are taken as a refusal before any work.
     pub fn not_run_status(&self) -> &[u16] {
-        self.http.not_run_status()
+        match &self.executor {
+            Executor::Http(http) => http.not_run_status(),
+            Executor::Command(_) => &[],
+        }
     }
 
-    /// How its requests travel; none where the registry was read without the URL's variables.
+    /// The exit codes by which it says that it has done nothing.
+    pub fn not_run_exit(&self) -> &[u8] {
+        match &self.executor {
+            Executor::Http(_) => &[],
+            Executor::Command(command) => command.not_run_exit(),
+        }
+    }
+
+    /// How its requests travel over the network; none where they do not, or the registry was read
+    /// without the URL's variables.
     pub fn transport(&self) -> Option<Transport> {
-        self.http.transport()
+        match &self.executor {
+            Executor::Http(http) => http.transport(),
+            Executor::Command(_) => None,
+        }
+    }
+
+    /// When its probe's answers count; none for a tool without a probe.
+    pub fn probe(&self) -> Option<&ProbePolicy> {
+        match &self.executor {
+            Executor::Http(http) => http.probe(),
+            Executor::Command(_) => None,
+        }
+    }
+
+    /// The longest that one look for an answer by probe may take; zero without a probe.
+    pub fn longest_probe(&self) -> Duration {
+        let Some(probe) = self.probe() else { return Duration::ZERO };
+        // A `not_found` that will count is waited for, and a last question may take its time.
+        probe.deadline.max(self.timeout() + probe.settle_delay) + self.timeout()
+    }
+
+    /// Asks the downstream once for the state of the call with this key, rendered in the tool's
+    /// [`KeyFormat`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the request; asking changes nothing.
+    pub async fn ask(&self, key: &str) -> Probed {
+        match &self.executor {
+            Executor::Http(http) => http.ask(key).await,
+            Executor::Command(_) => Probed::Unclear("the tool has no probe".to_owned()),
+        }
     }
 
     /// A digest of what "the same place" means for a resend under the same key: executor, method,
     /// scheme, host, port, path, the key's place and its format. The query is no part of it: it may
-    /// hold a token that changes.
+    /// hold a token that changes. Of a command: executor, program, arguments, the key's place and its
+    /// format.
     pub fn sent_as(&self) -> [u8; 32] {
-        self.http.sent_as(self.key_format)
+        match &self.executor {
+            Executor::Http(http) => http.sent_as(self.key_format),
+            Executor::Command(command) => command.sent_as(self.key_format),
+        }
     }
 
     /// Checks arguments against the tool's schema.
@@ -161,7 +244,28 @@ impl Tool {
     /// The places that break it, at most [`registry::VIOLATIONS_MAX`] of them. No message holds a
     /// value of the arguments.
     pub fn validate(&self, args: &[u8]) -> Result<(), Vec<Violation>> {
-        self.schema.validate(args)
+        self.schema.validate(args)?;
+        match self.key_place() {
+            KeyPlace::Field(field) if http::is_taken(args, field) => {
+                let pointer = format!("/{}", field.replace('~', "~0").replace('/', "~1"));
+                let message = "no argument may have this name: it carries the call's key";
+                Err(vec![Violation { pointer, message: message.to_owned() }])
+            }
+            KeyPlace::Field(_) | KeyPlace::Header(_) | KeyPlace::Variable(_) => Ok(()),
+        }
+    }
+
+    /// This tool at another address, to try what is there with repeats.
+    ///
+    /// # Errors
+    /// The address is none, or is the registry's own; or the tool is not called over HTTP.
+    pub(crate) fn trial(&self, url: &str) -> Result<Trial, TrialError> {
+        let url = registry::checked_url(url)
+            .map_err(|wrong| TrialError(format!("the address {wrong}")))?;
+        match &self.executor {
+            Executor::Http(http) => Trial::new(http, url),
+            Executor::Command(_) => Err(TrialError("a command has no address to try".to_owned())),
+        }
     }
 
     /// Sends one request and says what it came to.
@@ -173,8 +277,26 @@ impl Tool {
     /// Dropping the future ends the request. Whether it had begun is what [`SendGate::shut`] then
     /// answers; dropping never leaves a request behind that could still begin.
     pub async fn call(&self, call: ToolCall, gate: Arc<SendGate>) -> Verdict {
-        self.http.call(call, gate).await
+        match &self.executor {
+            Executor::Http(http) => http.call(call, gate).await,
+            Executor::Command(command) => command.call(call, gate).await,
+        }
     }
+}
+
+/// What [`Tool::sent_as`] says of a place with these parts.
+fn place<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for part in parts {
+        // No part can hold a NUL, so that no two places are written the same way.
+        digest.update(part.as_bytes());
+        digest.update([0]);
+    }
+    digest.finalize().into()
+}
+
+fn failure(branch: Branch, phase: Phase, message: impl Into<String>) -> Failure {
+    Failure { branch, phase, message: message.into(), retry_after: None }
 }
 
 impl fmt::Debug for Tool {
@@ -188,7 +310,8 @@ impl fmt::Debug for Tool {
             .field("retry", &self.retry)
             .field("key_format", &self.key_format)
             .field("key_memory", &self.key_memory)
-            .field("http", &self.http)
+            .field("approval", &self.approval)
+            .field("executor", &self.executor)
             .finish_non_exhaustive()
     }
 }

@@ -4,6 +4,7 @@
 //! registry with a problem is not used at all. What is not built yet is refused by its name, so that
 //! no guard is believed to stand that does not.
 
+mod command;
 mod read;
 mod source;
 mod target;
@@ -22,6 +23,7 @@ use super::{RESULT_MAX_DEFAULT, Tool};
 use crate::duration;
 
 pub use super::schema::VIOLATIONS_MAX;
+pub(super) use target::checked as checked_url;
 pub use variables::{MissingVariable, Variables};
 
 /// A registry is written by hand; a larger file is a mistake.

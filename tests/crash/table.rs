@@ -159,6 +159,47 @@ async fn kill_at(scene: &Scene, at: At, call: &Value) -> String {
     id
 }
 
+/// An `unkeyed_write` whose worker was lost is asked for by its key: what it did is known then, and
+/// nothing is sent again.
+#[tokio::test]
+async fn a_lost_unkeyed_write_is_asked_for_by_its_key() {
+    let mut scene = Scene::brief(Class::Unkeyed).await;
+    scene.tool = scene.tool.clone().probe(&scene.downstream, ", deadline = \"5s\"");
+    let call = scene.call();
+    let id = kill_at(&scene, At::Outstanding, &call).await;
+
+    let worker = scene.start().await;
+    let reply = scene.producer.reply_for(&id).await;
+
+    assert_eq!((reply.status(), reply.replayed()), ("completed", true), "{reply:?}");
+    assert_eq!(scene.downstream.counts(), (1, 1));
+    let history = scene.world.history(&key_of(&call)).await;
+    assert_eq!(history, ["became_unknown", "probe_completed"]);
+    scene.drain([worker]).await;
+}
+
+/// That the downstream does not know the call counts once the lost attempt's time-out is over, and
+/// then the call runs.
+#[tokio::test]
+async fn a_lost_unkeyed_write_that_never_arrived_runs_once_that_is_certain() {
+    let mut scene = Scene::brief(Class::Unkeyed).await;
+    let probe = ", not_found = \"not_run\", settle_delay = \"100ms\", deadline = \"5s\"";
+    let quick = scene.tool.clone().with("connect_timeout", "\"500ms\"");
+    scene.tool = quick.probe(&scene.downstream, probe).timeout("1s");
+    let call = scene.call();
+    let id = kill_at(&scene, At::Sending, &call).await;
+
+    let worker = scene.start().await;
+    let reply = scene.producer.reply_for(&id).await;
+
+    assert_eq!((reply.status(), reply.replayed()), ("completed", false), "{reply:?}");
+    assert_eq!(scene.downstream.counts(), (1, 1));
+    assert!(scene.downstream.questions() >= 2, "the first answer came too early to count");
+    let history = scene.world.history(&key_of(&call)).await;
+    assert_eq!(history, ["became_unknown", "probe_not_found"]);
+    scene.drain([worker]).await;
+}
+
 async fn assert_then(scene: &Scene, at: At, class: Class, then: Then, call: &Value, reply: &Reply) {
     let key = key_of(call);
     let counts = scene.downstream.counts();

@@ -284,6 +284,8 @@ async fn an_unknown_tool_is_tried_once_for_each_delay_and_then_kept_in_the_dead_
     assert_eq!((reply.key(), &reply.json["call_id"]), (&*key_of(&call), &call["call_id"]));
     let dead = producer.wait_for_dead(1).await;
     assert_eq!(dead[0].reason(), "unknown_tool");
+    // Without the ways that the broker has written into its headers.
+    assert_eq!(dead[0].detail(), "no tool of this name is registered");
     assert_eq!(dead[0].header("x-callonce-round"), "LongUInt(2)");
     assert_eq!(dead[0].body, call.to_string().into_bytes());
     worker.drain().await;

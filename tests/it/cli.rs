@@ -126,7 +126,13 @@ async fn ledger_show_and_list_tell_what_became_of_a_call() {
         (&shown["state"], &shown["outcome"]["error"]["kind"]),
         (&json!("unknown"), &json!("ambiguous"))
     );
-    assert_eq!(shown["history"][0]["event"], "became_unknown");
+    assert_eq!(shown["history"][0]["event"], "requests");
+    assert_eq!(
+        shown["history"][0]["detail"],
+        json!([{"branch": "lost", "phase": "await_response", "message": "the connection was lost before any answer", "times": 1}])
+    );
+    assert_eq!(shown["history"][1]["event"], "became_unknown");
+    assert_eq!(shown["job"]["args"], ticket["args"]);
     let people = world.run(&["ledger", "show", &key_of(&ticket)], "").await;
     assert!(clean(&people).out.contains("unknown") && people.out.contains("create_ticket"));
 

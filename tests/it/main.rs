@@ -7,11 +7,17 @@ mod replay;
 
 mod concurrency;
 mod layers;
+mod outcomes;
+mod people;
+mod probe;
 
 mod cases;
 mod refusal;
 
+mod command;
 mod failures;
+mod matrix;
+mod verify;
 
 mod drain;
 

@@ -7,12 +7,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callonce::call::job::{Job, Limits};
-use callonce::ledger::state::{Move, Record, State, Terms, apply, permits};
-use callonce::ledger::{ClaimAgain, ClaimRequest, Ledger, PoolSettings, Settle, Settling};
+use callonce::ledger::state::{Evidence, Move, Record, State, Terms, apply, permits};
+use callonce::ledger::{
+    ClaimAgain, ClaimRequest, Ledger, PoolSettings, Proof, ProofBy, Settle, Settling, Waits,
+};
 use callonce::outcome::{EffectClass, Outcome};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -75,19 +80,21 @@ fn terms(which: u8) -> Terms {
         timeout: MICROS,
         key_memory: None,
         max_attempts: 2,
+        approval: false,
     };
     let memory = i64::try_from(MEMORY.as_micros()).unwrap();
     match which {
         0 => keyed,
         1 => Terms { effect: EffectClass::UnkeyedWrite, ..keyed },
         2 => Terms { sent_as: [2; 32], ..keyed },
+        3 => Terms { approval: true, ..keyed },
         _ => Terms { key_memory: Some(memory), ..keyed },
     }
 }
 
 fn outcome(text: &str) -> Outcome {
     let content = Some(RawValue::from_string(text.to_owned()).unwrap());
-    Outcome { is_error: false, content, warnings: Vec::new(), error: None }
+    Outcome { content, ..Outcome::default() }
 }
 
 /// What happens to a row: a move by one of four claims under one of four terms, or time.
@@ -121,12 +128,17 @@ fn step() -> impl Strategy<Value = Step> {
         5 => claim.clone().prop_map(Move::KeepCompletion),
         5 => claim.clone().prop_map(|seen| Move::Adopt { seen }),
         5 => claim.clone().prop_map(Move::AdoptOwn),
-        5 => claim.clone().prop_map(Move::SettleNotRun),
-        5 => claim.prop_map(Move::SettleUnknown),
+        5 => (claim.clone(), any::<bool>())
+            .prop_map(|(claim, evident)| Move::SettleNotRun { claim, evident }),
+        5 => claim.clone().prop_map(Move::SettleUnknown),
+        1 => claim.clone().prop_map(|seen| Move::Prove { seen: Some(seen), evidence: Evidence::Completed }),
+        5 => claim.clone().prop_map(|seen| Move::Prove { seen: Some(seen), evidence: Evidence::NotRun }),
+        20 => claim.prop_map(|seen| Move::Hold { seen: Some(seen) }),
+        5 => Just(Move::Approve),
     ];
     prop_oneof![
-        1 => (0..4_usize, 0..4_u8).prop_map(|(claim, terms)| Step::Insert { claim, terms }),
-        12 => (step, 0..4_u8, proptest::bool::weighted(0.6))
+        1 => (0..4_usize, 0..5_u8).prop_map(|(claim, terms)| Step::Insert { claim, terms }),
+        12 => (step, 0..5_u8, proptest::bool::weighted(0.6))
             .prop_map(|(step, terms, aimed)| Step::Move { step, terms, aimed }),
         3 => Just(Step::LeaseRunsOut),
         1 => Just(Step::AnHourPasses),
@@ -158,6 +170,7 @@ impl OneRow<'_> {
             sent_as: record.sent_as,
             too_many: record.too_many,
             late_completion: record.late_completion,
+            approved: record.approved,
         };
         Some((record, row.now))
     }
@@ -169,14 +182,8 @@ impl OneRow<'_> {
         let again = async |seen: Option<usize>, new: usize, how| {
             ledger.claim_again(&request, seen.map(id), id(new), how).await.unwrap().is_some()
         };
-        let settle = async |claim: usize, how| {
-            let settling = Settling {
-                request: request.clone(),
-                claim: id(claim),
-                attempt: 1,
-                args: self.job.args.clone(),
-                outcome: outcome("1"),
-            };
+        let settle = async |claim: usize, how, evident| {
+            let settling = Settling { evident, ..settling(&request, id(claim), 1, "1") };
             ledger.settle(&settling, how).await.unwrap()
         };
         let key = self.job.key();
@@ -191,13 +198,22 @@ impl OneRow<'_> {
                 ledger.lapse(key, id(seen), too_many, &outcome("2")).await.unwrap()
             }
             Move::Complete(claim) => {
-                settle(claim, Settle::Completed).await || settle(claim, Settle::CompletedLate).await
+                settle(claim, Settle::Completed, false).await
+                    || settle(claim, Settle::CompletedLate, false).await
             }
-            Move::KeepCompletion(claim) => settle(claim, Settle::KeepCompletion).await,
+            Move::KeepCompletion(claim) => settle(claim, Settle::KeepCompletion, false).await,
             Move::Adopt { seen } => ledger.adopt(key, id(seen), false).await.unwrap(),
             Move::AdoptOwn(claim) => ledger.adopt(key, id(claim), true).await.unwrap(),
-            Move::SettleNotRun(claim) => settle(claim, Settle::NotRun).await,
-            Move::SettleUnknown(claim) => settle(claim, Settle::Unknown).await,
+            Move::SettleNotRun { claim, evident } => settle(claim, Settle::NotRun, evident).await,
+            Move::SettleUnknown(claim) => settle(claim, Settle::Unknown, false).await,
+            Move::Prove { seen, evidence } => {
+                let by = ProofBy::Probe { worker: "w" };
+                let proof = Proof { evidence, outcome: outcome("3"), by };
+                ledger.prove(key, seen.map(id), &proof).await.unwrap()
+            }
+            // What asks to hold a row has seen that its tool needs approval.
+            Move::Hold { seen } => terms.approval && ledger.hold(key, seen.map(id)).await.unwrap(),
+            Move::Approve => ledger.approve(key, "me", "it may").await.unwrap(),
         }
     }
 
@@ -254,8 +270,11 @@ fn aim(step: Move<usize>, claim: usize) -> Move<usize> {
         Move::AdoptOwn(_) => Move::AdoptOwn(claim),
         Move::Renew(_) => Move::Renew(claim),
         Move::Complete(_) => Move::Complete(claim),
-        Move::SettleNotRun(_) => Move::SettleNotRun(claim),
+        Move::SettleNotRun { evident, .. } => Move::SettleNotRun { claim, evident },
         Move::SettleUnknown(_) => Move::SettleUnknown(claim),
+        Move::Prove { evidence, .. } => Move::Prove { seen: Some(claim), evidence },
+        Move::Hold { .. } => Move::Hold { seen: Some(claim) },
+        Move::Approve => step,
         // A completion is kept of a claim that the row no longer has.
         Move::KeepCompletion(_) => step,
     }
@@ -266,7 +285,7 @@ fn told(record: &Record<usize>) -> impl PartialEq + std::fmt::Debug {
     (
         (record.state, record.claim, record.attempt, record.lapses),
         (record.maybe_since.is_some(), record.effect, record.sent_as),
-        (record.too_many, record.late_completion),
+        (record.too_many, record.late_completion, record.approved),
     )
 }
 
@@ -274,11 +293,11 @@ fn told(record: &Record<usize>) -> impl PartialEq + std::fmt::Debug {
 fn every_statement_does_what_its_move_says() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let place = runtime.block_on(Place::migrated());
-    let (mut steps, mut ends) = (0, [0; 4]);
+    let (mut steps, mut ends) = (0, [0; 5]);
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     let (counted, ended) =
         (std::cell::RefCell::new(&mut steps), std::cell::RefCell::new(&mut ends));
-    let sequence = (0..4_u8, proptest::collection::vec(step(), 10..30));
+    let sequence = (0..5_u8, proptest::collection::vec(step(), 10..30));
     let ran = TestRunner::new(config).run(&sequence, |(first, sequence)| {
         runtime.block_on(async {
             let claims = std::array::from_fn(|_| Uuid::new_v4());
@@ -292,7 +311,8 @@ fn every_statement_does_what_its_move_says() {
                     Some(State::Completed) => 1,
                     Some(State::NotRun) => 2,
                     Some(State::Unknown) => 3,
-                    Some(State::Held) | None => continue,
+                    Some(State::Held) => 4,
+                    None => continue,
                 };
                 ended.borrow_mut()[end] += 1;
             }
@@ -368,13 +388,7 @@ async fn what_text_would_refuse_is_stored_byte_for_byte() {
         };
         let (request, claim) = (request(&job(&format!("c{n}"), &args), terms(0)), Uuid::new_v4());
         let granted = place.ledger.claim(&request, claim).await.unwrap().unwrap();
-        let settling = Settling {
-            request: request.clone(),
-            claim,
-            attempt: 1,
-            args: granted.args,
-            outcome: outcome(content),
-        };
+        let settling = Settling { args: granted.args, ..settling(&request, claim, 1, content) };
         assert!(place.ledger.settle(&settling, Settle::Completed).await.unwrap());
         let row = place.ledger.read(request.job.key(), Some(&request.job)).await.unwrap().unwrap();
         assert_eq!(row.outcome.unwrap().content.unwrap().get(), content);
@@ -392,14 +406,14 @@ async fn ten_migrations_at_once_make_one_schema() {
     let migrations = (0..10).map(|_| place.ledger.migrate());
     let applied = futures_util::future::join_all(migrations).await;
     let applied: usize = applied.into_iter().map(|applied| applied.unwrap().len()).sum();
-    assert_eq!(applied, 1);
+    assert_eq!(applied, 2);
     place.ledger.check().await.unwrap();
     place.close().await;
 }
 
 fn settling(request: &ClaimRequest, claim: Uuid, attempt: i32, text: &str) -> Settling {
     let (request, args) = (request.clone(), request.job.args.clone());
-    Settling { request, claim, attempt, args, outcome: outcome(text) }
+    Settling { request, claim, attempt, args, outcome: outcome(text), evident: false, trail: None }
 }
 
 async fn answer(place: &Place, request: &ClaimRequest) -> (State, Option<String>) {
@@ -551,5 +565,61 @@ async fn of_many_takeovers_at_once_one_is_granted_and_all_send_the_rows_own_argu
     let [granted] = &granted[..] else { panic!("{} were granted", granted.len()) };
     assert_eq!((granted.attempt, &granted.args[..]), (3, &b"{}"[..]));
     assert!(granted.maybe_age.is_some());
+    place.close().await;
+}
+
+/// Everybody who waits in a worker is looked for at once, and each wait ends with its own row's change.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_waits_share_one_query_and_each_ends_with_its_own_row() {
+    let place = Place::migrated().await;
+    let (waits, stop) = (Waits::new(), CancellationToken::new());
+    let mut rows = Vec::new();
+    for n in 0..100 {
+        let (request, claim) = (request(&job(&format!("c{n}"), "{}"), terms(0)), Uuid::new_v4());
+        place.ledger.claim(&request, claim).await.unwrap().unwrap();
+        rows.push((request, claim));
+    }
+    // One connection: a query for each wait would be seen as connections that wait.
+    let url = std::env::var("DATABASE_URL").unwrap();
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let url = format!("{url}{separator}options=-c%20search_path%3D{}", place.schema);
+    let settings = PoolSettings { size: 1, connect_timeout: LEASE, checkout_timeout: LEASE };
+    let one = Ledger::new(&url, settings, LEASE).unwrap();
+    let looks = waits.run(&one, stop.clone());
+    let waiting = async {
+        let mut all: FuturesUnordered<_> = rows
+            .iter()
+            .enumerate()
+            .map(|(n, (request, claim))| {
+                let waits = &waits;
+                async move {
+                    waits.changed(request.job.key(), *claim).await;
+                    n
+                }
+            })
+            .collect();
+        // Each way in which a row can change.
+        let (request, claim) = &rows[3];
+        let completed = settling(request, *claim, 1, "1");
+        let changed = async {
+            assert!(place.ledger.settle(&completed, Settle::Completed).await.unwrap());
+            let key = rows[5].0.job.key();
+            let lapse = format!(
+                "UPDATE callonce_calls SET lease_until = now() - interval '1 second' \
+                 WHERE key = '\\x{key}'; DELETE FROM callonce_calls WHERE key = '\\x{}'",
+                rows[7].0.job.key()
+            );
+            place.run(&lapse).await;
+        };
+        let ends = async {
+            let mut ended: Vec<usize> = (&mut all).take(3).collect().await;
+            ended.sort_unstable();
+            ended
+        };
+        let ((), ended) = tokio::join!(changed, ends);
+        assert_eq!(ended, [3, 5, 7]);
+        stop.cancel();
+    };
+    tokio::time::timeout(LEASE, async { tokio::join!(looks, waiting) }).await.unwrap();
     place.close().await;
 }

@@ -34,11 +34,40 @@ pub(crate) enum Does {
     ActAndCut,
     /// Reads the request, does nothing, and closes the connection.
     Close,
+    /// Acts, sends these bytes, and ends the connection like this.
+    ActAndSend(String, Ends),
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ends {
+    /// In order.
+    Closed,
+    /// By a reset.
+    Reset,
+    /// Not at all: it falls silent.
+    Never,
+}
+
+/// How the downstream answers one question for a call's state (`GET …/KEY`).
+#[derive(Debug, Clone)]
+pub(crate) enum Says {
+    /// What it knows: `{"state": "done", "result": …}` of a key that acted, else 404.
+    TheTruth,
+    /// `{"state": "running"}`.
+    Running,
+    /// 404, whatever it did.
+    NotFound,
+    /// This, with status 200.
+    This(String),
+    /// This status and nothing more.
+    Status(u16),
 }
 
 /// A request that arrived whole.
 #[derive(Debug, Clone)]
 pub(crate) struct Post {
+    method: String,
     /// Every value of the header `Idempotency-Key`.
     pub(crate) keys: Vec<String>,
     pub(crate) path: String,
@@ -77,6 +106,9 @@ struct State {
     collapses: bool,
     script: VecDeque<Does>,
     otherwise: Does,
+    questions: usize,
+    says: VecDeque<Says>,
+    says_otherwise: Says,
     /// How many requests have stalled.
     stalled: usize,
     running: usize,
@@ -115,6 +147,9 @@ impl Downstream {
             collapses,
             script: VecDeque::new(),
             otherwise: Does::Act,
+            questions: 0,
+            says: VecDeque::new(),
+            says_otherwise: Says::TheTruth,
             stalled: 0,
             running: 0,
             running_max: 0,
@@ -147,6 +182,21 @@ impl Downstream {
     /// What happens to every request that no script is for.
     pub(crate) fn otherwise(&self, does: Does) {
         lock(&self.state).otherwise = does;
+    }
+
+    /// How the next questions for a state are answered, one each; after them with the truth.
+    pub(crate) fn says(&self, says: impl IntoIterator<Item = Says>) {
+        lock(&self.state).says.extend(says);
+    }
+
+    /// How every question is answered for which nothing else was said.
+    pub(crate) fn says_otherwise(&self, says: Says) {
+        lock(&self.state).says_otherwise = says;
+    }
+
+    /// How often it was asked for a state.
+    pub(crate) fn questions(&self) -> usize {
+        lock(&self.state).questions
     }
 
     /// Lets what stalls answer, now and from now on.
@@ -216,6 +266,11 @@ async fn serve(
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     while let Some(post) = read(&mut stream).await? {
+        if post.method == "GET" {
+            let (status, body) = tell(&mut lock(state), &post);
+            write(&mut stream, status, None, &body).await?;
+            continue;
+        }
         let does = {
             let mut state = lock(state);
             state.running += 1;
@@ -246,7 +301,9 @@ async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Post>
         }
         lines.push(line.to_owned());
     }
-    let path = lines[0].split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut words = lines[0].split(' ');
+    let method = words.next().unwrap_or_default().to_owned();
+    let path = words.next().unwrap_or_default().to_owned();
     let headers: Vec<(String, String)> = lines[1..]
         .iter()
         .filter_map(|line| line.split_once(':'))
@@ -264,6 +321,7 @@ async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Post>
     let mut body = vec![0; length.unwrap_or(0)];
     stream.read_exact(&mut body).await?;
     Ok(Some(Post {
+        method,
         keys: values("idempotency-key"),
         path,
         body: String::from_utf8_lossy(&body).into_owned(),
@@ -318,6 +376,18 @@ async fn answer(
             return Ok(false);
         }
         Does::Close => return Ok(false),
+        Does::ActAndSend(bytes, ends) => {
+            act();
+            stream.write_all(bytes.as_bytes()).await?;
+            stream.flush().await?;
+            match ends {
+                Ends::Closed => {}
+                Ends::Reset => stream.get_ref().set_zero_linger()?,
+                // Until the client goes away.
+                Ends::Never => while read(stream).await?.is_some() {},
+            }
+            return Ok(false);
+        }
     }
     Ok(true)
 }
@@ -335,11 +405,36 @@ fn act(state: &mut State, post: &Post) -> String {
     state.effects[effect].clone()
 }
 
+/// Says what became of the key at the end of the path.
+fn tell(state: &mut State, post: &Post) -> (u16, String) {
+    state.questions += 1;
+    let says = state.says.pop_front().unwrap_or_else(|| state.says_otherwise.clone());
+    match says {
+        Says::TheTruth => {
+            let key = post.path.rsplit('/').next().unwrap_or_default();
+            match state.by_key.get(key) {
+                Some(effect) => {
+                    let result = &state.effects[*effect];
+                    (200, format!("{{\"state\": \"done\", \"result\": {result}}}"))
+                }
+                None => (404, "{}".to_owned()),
+            }
+        }
+        Says::Running => (200, "{\"state\":\"running\"}".to_owned()),
+        Says::NotFound => (404, "{}".to_owned()),
+        Says::This(body) => (200, body),
+        Says::Status(status) => (status, "{}".to_owned()),
+    }
+}
+
 fn head(status: u16, header: Option<&str>, length: usize) -> String {
-    let header = header.map(|header| format!("{header}\r\n")).unwrap_or_default();
-    format!(
-        "HTTP/1.1 {status} Answer\r\ncontent-type: application/json\r\n{header}content-length: {length}\r\n\r\n"
-    )
+    let kind = "content-type: application/json";
+    let header = match header {
+        Some(header) if header.starts_with("content-type:") => header.to_owned(),
+        Some(header) => format!("{kind}\r\n{header}"),
+        None => kind.to_owned(),
+    };
+    format!("HTTP/1.1 {status} Answer\r\n{header}\r\ncontent-length: {length}\r\n\r\n")
 }
 
 async fn write(

@@ -14,7 +14,7 @@ mod wait;
 mod worker;
 mod world;
 
-pub(crate) use downstream::{Does, Downstream, Post};
+pub(crate) use downstream::{Does, Downstream, Ends, Post, Says};
 pub(crate) use producer::{DeadLetter, Producer, Publication, Reply};
 pub(crate) use proxy::Proxy;
 pub(crate) use registry::Tool;

@@ -25,6 +25,10 @@ impl Drop for File {
     }
 }
 
+fn audit(path: &Path, json: bool, out: &mut Vec<u8>, log: &mut Vec<u8>) -> io::Result<bool> {
+    super::audit(path, json, &[], out, log)
+}
+
 type Command = fn(&Path, bool, &mut Vec<u8>, &mut Vec<u8>) -> io::Result<bool>;
 
 fn run(command: Command, path: &Path, json: bool) -> (bool, String, String) {
@@ -76,7 +80,7 @@ fn problems_go_to_the_log_and_nothing_is_ok() {
 fn the_audit_says_which_tool_can_double_fire_and_why() {
     let text = [
         tool("keyed", "keyed_write", "key_memory = \"24h\"", "http://127.0.0.1:1/", ""),
-        tool("bare", "keyed_write", "ledger = false", "http://127.0.0.1:1/", ""),
+        tool("bare", "keyed_write", "ledger = false", "http://127.0.0.1:1/", "key_field = \"k\""),
         tool("trusting", "unkeyed_write", "", "http://127.0.0.1:1/", ""),
         tool("strict", "unkeyed_write", "", "https://api.test/", "not_run_status = []"),
         tool("look", "read", "", "http://api.test/", ""),
@@ -94,6 +98,7 @@ fn the_audit_says_which_tool_can_double_fire_and_why() {
     assert_eq!(keyed[1], "keyed_write");
     assert_eq!(keyed[2], "ledger + key (idempotency-key, hex32, remembered 24h)");
     assert!(keyed[3].starts_with("no: ") && keyed[3].contains("24h"), "{keyed:?}");
+    assert_eq!(row("bare")[2], "key alone (body field k, hex32, remembered for ever)");
     assert!(row("bare")[3].starts_with("depends on the downstream: `ledger = false`"));
     assert!(row("trusting")[3].starts_with("yes: "));
     assert!(row("trusting")[3].contains("503, 429 or 425"));
@@ -104,12 +109,38 @@ fn the_audit_says_which_tool_can_double_fire_and_why() {
     assert!(notes.iter().any(|note| note.starts_with("note: trusting: 503 is taken")));
     assert!(notes.iter().any(|note| note.starts_with("note: bare: `ledger = false`")));
     assert!(notes.iter().any(|note| note.starts_with("note: look: plain http off this machine")));
+    let (_, json, _) = run(audit, &file.0, true);
+    let bare = json.lines().find(|line| line.contains("\"bare\"")).unwrap();
+    assert!(bare.contains(r#""key":{"field":"k","format":"hex32","memory":null}"#), "{bare}");
     // Aligned: the last column begins at one place.
     let starts: Vec<_> = ["CAN DOUBLE", "no: a req", "depends", "yes: if", "no: it", "yes, harm"]
         .iter()
         .map(|cell| out.lines().find_map(|line| line.find(cell)).unwrap())
         .collect();
     assert!(starts.windows(2).all(|pair| pair[0] == pair[1]), "{starts:?}");
+}
+
+#[test]
+fn the_audit_of_a_command_speaks_of_exit_codes() {
+    let command = |name: &str, field: &str| {
+        format!(
+            "[tools.{name}]\neffect = \"unkeyed_write\"\ninput_schema = {{}}\n\
+             [tools.{name}.command]\nprogram = \"/bin/a\"\n{field}\n"
+        )
+    };
+    let text = [command("strict", ""), command("trusting", "not_run_exit = [3, 75]")].concat();
+    let file = File::new("commands.toml", &text);
+    let (valid, out, _) = run(audit, &file.0, false);
+    assert!(valid);
+    let row = |name: &str| out.lines().find(|line| line.starts_with(name)).unwrap();
+    assert!(row("strict").contains("not relied on (CALLONCE_IDEMPOTENCY_KEY, hex32)"), "{out}");
+    assert!(row("strict").contains("no: it is started again only where no request has left"));
+    assert!(row("trusting").contains("yes: if it exits with 3 or 75 after acting"), "{out}");
+    let (_, out, _) = run(audit, &file.0, true);
+    let trusting: serde_json::Value = serde_json::from_str(out.lines().nth(1).unwrap()).unwrap();
+    assert_eq!(trusting["not_run_exit"], serde_json::json!([3, 75]));
+    assert_eq!(trusting["key"]["variable"], "CALLONCE_IDEMPOTENCY_KEY");
+    assert_eq!(trusting["key"]["header"], serde_json::Value::Null);
 }
 
 #[test]

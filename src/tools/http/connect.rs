@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::{HttpSettings, Transport, failure};
 use crate::call::reply::Phase;
 use crate::duration;
-use crate::outcome::{EffectClass, Failure};
+use crate::outcome::{Branch, EffectClass, Failure};
 
 /// How long a connection may be kept idle. A server that closes an idle connection just as the next
 /// request goes out makes that request ambiguous, so this stays under the shortest ordinary limit
@@ -171,20 +171,25 @@ impl Resolve for Lookup {
 /// In which part a request ended of which nothing was sent, told by the types of the error's causes.
 pub(super) fn unsent(error: &reqwest::Error, connect_timeout: Duration) -> Failure {
     if let Some(lookup) = causes(error).find_map(|cause| cause.downcast_ref::<LookupError>()) {
-        return failure(Phase::Resolve, lookup.to_string());
+        return failure(Branch::NotSent, Phase::Resolve, lookup.to_string());
     }
     if !error.is_connect() {
-        return failure(Phase::Send, "the request was given up before it was sent");
+        return failure(
+            Branch::NotSent,
+            Phase::Send,
+            "the request was given up before it was sent",
+        );
     }
     if let Some(tls) = causes(error).find_map(|cause| cause.downcast_ref()) {
-        return failure(Phase::Connect, tls_message(tls));
+        return failure(Branch::NotSent, Phase::Connect, tls_message(tls));
     }
     if error.is_timeout() {
         let within = duration::show(connect_timeout);
-        return failure(Phase::Connect, format!("not connected within {within}"));
+        return failure(Branch::NotSent, Phase::Connect, format!("not connected within {within}"));
     }
     let io = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>()).last();
     failure(
+        Branch::NotSent,
         Phase::Connect,
         match io {
             Some(error) => format!("could not connect: {}", error.kind()),

@@ -4,16 +4,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
-use reqwest::header::{self, HeaderMap};
+use reqwest::header::{self, HeaderMap, HeaderValue};
 
-use super::failure;
+use super::{HttpSettings, failure};
 use crate::call::reply::{CallError, ErrorKind, Phase, Warning};
-use crate::outcome::{EffectClass, Failure, Outcome, Verdict};
+use crate::outcome::{Branch, EffectClass, Failure, Outcome, Presumed, Verdict};
 use crate::tools::answer::{self, Body, Content};
 
 /// No downstream is left alone for longer than this by one answer of its: a date in another century
 /// must not decide how long a call waits.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// A replay header says `true`, or names the earlier request; what is longer is cut.
+const REPLAY_BYTES_MAX: usize = 256;
 
 /// The statuses of which the registry says what they mean.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub(in crate::tools) struct Statuses {
     pub(in crate::tools) duplicate: Vec<u16>,
     /// Errors that the downstream keeps with the key, so that they answer a resend too.
     pub(in crate::tools) replayed: Vec<u16>,
+    /// Has this key with other arguments.
+    pub(in crate::tools) key_reused: Vec<u16>,
 }
 
 impl Statuses {
@@ -34,9 +39,18 @@ impl Statuses {
     }
 }
 
-/// What the body of a response is needed for.
+/// How the body of a response is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reading {
+    /// To its end, and then for this.
+    Whole(Purpose),
+    /// Event by event.
+    Stream,
+}
+
+/// What a whole body is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
     /// The answer.
     Success,
     /// What the error has to say.
@@ -52,54 +66,61 @@ pub(in crate::tools) fn answers_for_good(status: u16) -> bool {
     matches!(status, 301 | 307 | 308 | 400..=407 | 409..=499)
 }
 
-/// Judges a response by its head; answers what to read the body for where the head does not decide.
+/// Judges a response by its head; answers how to read the body where the head does not decide.
 ///
 /// A verdict by the head leaves the body unread: what these statuses mean does not depend on it.
 pub(super) fn head(
-    statuses: &Statuses,
-    effect: EffectClass,
+    settings: &HttpSettings,
     status: u16,
     headers: &HeaderMap,
 ) -> Result<Reading, Verdict> {
-    let told = |message: String| Failure {
+    let statuses = &settings.statuses;
+    let told = |branch: Branch, message: String| Failure {
         retry_after: retry_after(headers, Timestamp::now()),
-        ..failure(Phase::Finish, message)
+        ..failure(branch, Phase::Finish, message)
     };
     if statuses.not_run.contains(&status) {
-        return Err(Verdict::Refused(told(format!(
-            "the tool refused before any work, with status {status}"
-        ))));
+        let message = format!("the tool refused before any work, with status {status}");
+        return Err(Verdict::Refused(told(Branch::Refused, message)));
     }
     if statuses.in_progress.contains(&status) {
-        return Err(Verdict::InProgress(told(format!(
+        let message = format!(
             "the tool is still busy with an earlier request under this key: status {status}"
-        ))));
+        );
+        return Err(Verdict::InProgress(told(Branch::InProgress, message)));
     }
     if statuses.duplicate.contains(&status) {
-        let content = Content { content: None, warning: Some(Warning::ResultUnavailable) };
-        return Err(completed(content, None, statuses.settles_resend(status)));
+        let message = format!("the tool has this key already, and not its answer: status {status}");
+        return Err(Verdict::Presumed(Box::new(Presumed {
+            outcome: Outcome { warnings: vec![Warning::ResultUnavailable], ..Outcome::default() },
+            failure: told(Branch::Duplicate, message),
+        })));
     }
     match status {
         204 => Err(completed(Content { content: None, warning: None }, None, true)),
         200..=299 if encoded(headers) => Err(Verdict::Ambiguous(failure(
+            Branch::Unexpected,
             Phase::Finish,
             format!("the tool answered with status {status} and a content encoding"),
         ))),
-        200..=299 if event_stream(headers) => Err(Verdict::Ambiguous(failure(
+        200..=299 if event_stream(headers) => Ok(Reading::Stream),
+        200..=299 if settings.stream.declared => Err(Verdict::Ambiguous(failure(
+            Branch::Unexpected,
             Phase::Finish,
-            format!("the tool answered with status {status} and an event stream"),
+            format!("the tool answered with status {status} and no event stream"),
         ))),
-        200..=299 => Ok(Reading::Success),
-        302 | 303 => match effect {
-            EffectClass::Read => Ok(Reading::Error),
+        200..=299 => Ok(Reading::Whole(Purpose::Success)),
+        302 | 303 => match settings.effect {
+            EffectClass::Read => Ok(Reading::Whole(Purpose::Error)),
             EffectClass::KeyedWrite | EffectClass::UnkeyedWrite => {
-                Err(Verdict::Ambiguous(told(unclear(status))))
+                Err(Verdict::Ambiguous(told(Branch::Redirected, unclear(status))))
             }
         },
         _ if answers_for_good(status) => {
-            Ok(if encoded(headers) { Reading::UnreadableError } else { Reading::Error })
+            let encoded = encoded(headers);
+            Ok(Reading::Whole(if encoded { Purpose::UnreadableError } else { Purpose::Error }))
         }
-        _ => Err(Verdict::Ambiguous(told(unclear(status)))),
+        _ => Err(Verdict::Ambiguous(told(Branch::UnclearStatus, unclear(status)))),
     }
 }
 
@@ -108,37 +129,88 @@ fn unclear(status: u16) -> String {
 }
 
 /// Judges a response that arrived whole.
-pub(super) fn whole(statuses: &Statuses, status: u16, reading: Reading, body: Body) -> Verdict {
-    let settles_resend = statuses.settles_resend(status);
-    match reading {
-        Reading::Success => match answer::success(body) {
-            Ok(content) => completed(content, None, settles_resend),
-            Err(found) => Verdict::Ambiguous(failure(
-                Phase::Finish,
-                format!("the tool answered with status {status} and {found}"),
-            )),
-        },
-        Reading::Error => completed(answer::error(body), Some(error(status)), settles_resend),
-        Reading::UnreadableError => {
-            let content = Content { content: None, warning: None };
-            completed(content, Some(error(status)), settles_resend)
+pub(super) fn whole(settings: &HttpSettings, status: u16, purpose: Purpose, body: Body) -> Verdict {
+    let content = match purpose {
+        Purpose::Success => {
+            return match answer::success(body, settings.answer) {
+                Ok(content) => completed(content, None, settings.statuses.settles_resend(status)),
+                Err(found) => Verdict::Ambiguous(failure(
+                    Branch::Unexpected,
+                    Phase::Finish,
+                    format!("the tool answered with status {status} and a body that is {found}"),
+                )),
+            };
         }
+        Purpose::Error => answer::error(body),
+        Purpose::UnreadableError => Content { content: None, warning: None },
+    };
+    if settings.statuses.key_reused.contains(&status) {
+        return key_reused(status, content);
+    }
+    let message = format!("the tool answered with status {status}");
+    completed(content, Some(tool_error(message)), settings.statuses.settles_resend(status))
+}
+
+/// Another call has this key at the downstream, or this call had other arguments before: no
+/// redelivery mends that, so somebody should look.
+fn key_reused(status: u16, content: Content) -> Verdict {
+    tracing::error!(status, "the downstream has this call's key with other arguments");
+    let message = format!("the tool has this key with other arguments: status {status}");
+    Verdict::Completed {
+        outcome: outcome(content, Some(tool_error(message))),
+        settles_resend: false,
+        branch: Some(Branch::KeyReused),
     }
 }
 
-fn error(status: u16) -> CallError {
-    let message = format!("the tool answered with status {status}");
+pub(super) fn tool_error(message: String) -> CallError {
     CallError::new(ErrorKind::ToolError, Some(Phase::Finish), message)
 }
 
-fn completed(content: Content, error: Option<CallError>, settles_resend: bool) -> Verdict {
-    let outcome = Outcome {
+pub(super) fn completed(
+    content: Content,
+    error: Option<CallError>,
+    settles_resend: bool,
+) -> Verdict {
+    Verdict::Completed { outcome: outcome(content, error), settles_resend, branch: None }
+}
+
+fn outcome(content: Content, error: Option<CallError>) -> Outcome {
+    Outcome {
         is_error: error.is_some(),
         content: content.content,
         warnings: content.warning.into_iter().collect(),
         error,
-    };
-    Verdict::Completed { outcome, settles_resend }
+        replay_header: None,
+    }
+}
+
+/// Keeps what the downstream said of a replay with the answer that it said it of.
+pub(super) fn with_replay(verdict: Verdict, replay: Option<Box<str>>) -> Verdict {
+    match verdict {
+        Verdict::Completed { mut outcome, settles_resend, branch } => {
+            outcome.replay_header = replay;
+            Verdict::Completed { outcome, settles_resend, branch }
+        }
+        Verdict::Presumed(mut presumed) => {
+            presumed.outcome.replay_header = replay;
+            Verdict::Presumed(presumed)
+        }
+        Verdict::NotSent(_)
+        | Verdict::Refused(_)
+        | Verdict::InProgress(_)
+        | Verdict::Ambiguous(_) => verdict,
+    }
+}
+
+/// A header's value as it can be kept and shown: its beginning, with a mark for what is no text.
+pub(super) fn shown(value: &HeaderValue) -> Box<str> {
+    let mut text: String = String::from_utf8_lossy(value.as_bytes())
+        .chars()
+        .map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char })
+        .collect();
+    text.truncate(text.floor_char_boundary(REPLAY_BYTES_MAX));
+    text.into()
 }
 
 /// Whether the body is not what it will be read as: no encoding was asked for.
@@ -147,7 +219,7 @@ fn encoded(headers: &HeaderMap) -> bool {
     headers.get_all(header::CONTENT_ENCODING).iter().any(|value| !plain(value.as_bytes()))
 }
 
-/// An event stream may stay open for ever and is no JSON, so there is nothing to wait for.
+/// An event stream may stay open for ever, so it cannot be read as a body.
 fn event_stream(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let media_type = value.split(|byte| *byte == b';').next().unwrap_or_default();

@@ -3,8 +3,11 @@
 mod answers;
 mod cases;
 mod connections;
+mod probe;
 mod requests;
+mod rows;
 mod server;
+mod streams;
 mod tls;
 
 use bytes::Bytes;
@@ -23,8 +26,11 @@ fn settings(url: &str, effect: EffectClass) -> HttpSettings {
     HttpSettings {
         url: Some(HiddenUrl(url.parse().unwrap())),
         headers: Vec::new(),
-        key_header: HeaderName::from_static("idempotency-key"),
+        key: KeyIn::Header(HeaderName::from_static("idempotency-key")),
+        replay_header: None,
         statuses: Statuses { not_run: vec![503, 429, 425], ..Statuses::default() },
+        answer: AnswerKind::Json,
+        stream: StreamSettings::default(),
         effect,
         timeout: LONG,
         connect_timeout: LONG / 2,
@@ -33,7 +39,7 @@ fn settings(url: &str, effect: EffectClass) -> HttpSettings {
 }
 
 fn tool(settings: HttpSettings) -> HttpTool {
-    HttpTool::new(settings, Some(&TlsSetup::new())).unwrap()
+    HttpTool::new(settings, None, Some(&TlsSetup::new())).unwrap()
 }
 
 /// A keyed write to a server.
@@ -57,6 +63,7 @@ async fn send(tool: &HttpTool) -> Verdict {
 enum Kind {
     Completed,
     ToolError,
+    Presumed,
     NotSent,
     Refused,
     InProgress,
@@ -67,6 +74,7 @@ fn kind(verdict: &Verdict) -> Kind {
     match verdict {
         Verdict::Completed { outcome: Outcome { is_error: false, .. }, .. } => Kind::Completed,
         Verdict::Completed { outcome: Outcome { is_error: true, .. }, .. } => Kind::ToolError,
+        Verdict::Presumed(_) => Kind::Presumed,
         Verdict::NotSent(_) => Kind::NotSent,
         Verdict::Refused(_) => Kind::Refused,
         Verdict::InProgress(_) => Kind::InProgress,
@@ -83,6 +91,7 @@ fn phase(verdict: &Verdict) -> Phase {
 fn outcome(verdict: Verdict) -> Outcome {
     match verdict {
         Verdict::Completed { outcome, .. } => outcome,
+        Verdict::Presumed(presumed) => presumed.outcome,
         Verdict::NotSent(failure)
         | Verdict::Refused(failure)
         | Verdict::InProgress(failure)

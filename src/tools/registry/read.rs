@@ -3,18 +3,22 @@
 use std::path::Path;
 use std::time::Duration;
 
+use secrecy::SecretString;
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::source::{self, Found, Section, Source};
-use super::target;
+use super::variables::{Filled, TemplateError};
 use super::{MissingVariable, Problem, RegistryError, Variables};
+use super::{command, target};
 use crate::call::key::{KeyFormat, ToolName};
 use crate::duration;
 use crate::outcome::EffectClass;
+use crate::tools::answer::AnswerKind;
+use crate::tools::command::CommandTool;
 use crate::tools::http::{HttpTool, TlsSetup};
 use crate::tools::schema::ArgsSchema;
-use crate::tools::{RetryBudget, Tool};
+use crate::tools::{Executor, RetryBudget, Tool};
 
 /// A tool's name is one of the ids of a job, whose limit this is.
 const NAME_BYTES_MAX: usize = 256;
@@ -41,6 +45,38 @@ pub(super) struct Context {
     pub(super) variables: Variables,
     pub(super) tls: TlsSetup,
     pub(super) result_bytes_max: usize,
+}
+
+/// Fills variables in; none where some are missing, which is reported here.
+pub(super) fn fill(
+    table: &Section<'_>,
+    context: &Context,
+    what: &str,
+    template: Found<&str>,
+) -> Option<SecretString> {
+    match context.variables.fill(template.value) {
+        Ok(Filled::Text(text)) => Some(text),
+        Ok(Filled::Missing(names)) => {
+            for name in names {
+                if context.variables.are_required() {
+                    let message = format!(
+                        "{what} needs the variable `{name}`, which is not set; expected it in the \
+                         environment"
+                    );
+                    table.problem(template.at, message);
+                } else {
+                    table.source().missing_variable(template.at, name);
+                }
+            }
+            None
+        }
+        Err(TemplateError) => {
+            let message =
+                format!("{what} has a `${{` that begins no variable; expected `${{NAME}}`");
+            table.problem(template.at, message);
+            None
+        }
+    }
 }
 
 /// A registry without problems.
@@ -93,7 +129,6 @@ fn tool(name: &Found<&str>, table: &Section<'_>, context: &Context) -> Option<To
     let schema = schema(table);
     let timeout = table.duration("timeout");
     let connect_timeout = table.duration("connect_timeout");
-    let limits = time_limits(table, timeout, connect_timeout);
     let lease = table.duration("lease");
     if let Some(lease) = lease
         && lease.value < LEASE_MIN
@@ -116,14 +151,39 @@ fn tool(name: &Found<&str>, table: &Section<'_>, context: &Context) -> Option<To
              expected the ledger, or a keyed_write",
         );
     }
-    let executor = executor(table);
-    let settings = executor.and_then(|http| target::http(&http, context, effect, limits));
+    let approval = approval(table);
+    if let Some(at) = approval
+        && (effect == Some(EffectClass::Read) || ledger.is_some_and(|ledger| !ledger.value))
+    {
+        let expected = "expected a write that is claimed in the ledger";
+        table.problem(at, format!("`approval` needs the ledger; {expected}"));
+    }
+    let approval = approval.is_some();
+    let executor = match executor_table(table) {
+        Some(ExecutorTable::Http(http)) => {
+            let limits = time_limits(table, timeout, connect_timeout);
+            let settings = target::http(&http, context, effect, limits);
+            let tls = context.variables.are_required().then_some(&context.tls);
+            settings.and_then(|(settings, probe)| {
+                HttpTool::new(settings, probe, tls)
+                    .map_err(|error| table.problem(table.at(), error.to_string()))
+                    .map(|http| Executor::Http(Box::new(http)))
+                    .ok()
+            })
+        }
+        Some(ExecutorTable::Command(command)) => {
+            if let Some(Found { at, .. }) = connect_timeout {
+                let expected = "expected `timeout` alone";
+                table.problem(at, format!("a command does not connect; {expected}"));
+            }
+            let timeout = timeout.map_or(TIMEOUT, |timeout| timeout.value);
+            let settings = command::command(&command, context, timeout);
+            settings.map(|settings| Executor::Command(CommandTool::new(settings)))
+        }
+        None => None,
+    };
     table.finish();
 
-    let tls = context.variables.are_required().then_some(&context.tls);
-    let http = HttpTool::new(settings?, tls)
-        .map_err(|error| table.problem(table.at(), error.to_string()))
-        .ok()?;
     Some(Tool {
         name: tool_name?,
         description,
@@ -135,7 +195,8 @@ fn tool(name: &Found<&str>, table: &Section<'_>, context: &Context) -> Option<To
         retry,
         key_format,
         key_memory: key_memory.map(|memory| memory.value),
-        http,
+        approval,
+        executor: executor?,
     })
 }
 
@@ -153,6 +214,38 @@ fn effect(table: &Section<'_>) -> Option<EffectClass> {
         other => {
             table.problem(at, format!("unknown effect \"{}\"; {EXPECTED}", other.escape_debug()));
             None
+        }
+    }
+}
+
+/// Where a person must approve each call: where that is said.
+fn approval(table: &Section<'_>) -> Option<usize> {
+    let Found { value, at } = table.text("approval")?;
+    match value {
+        "required" => Some(at),
+        other => {
+            let other = other.escape_debug();
+            let expected = "expected \"required\", or no such field";
+            table.problem(at, format!("unknown approval \"{other}\"; {expected}"));
+            None
+        }
+    }
+}
+
+/// What a tool's answers are.
+pub(super) fn answer(table: &Section<'_>) -> AnswerKind {
+    let Some(Found { value, at }) = table.text("answer") else {
+        return AnswerKind::Json;
+    };
+    match value {
+        "json" => AnswerKind::Json,
+        "text" => AnswerKind::Text,
+        "bytes" => AnswerKind::Bytes,
+        other => {
+            let other = other.escape_debug();
+            let expected = "expected \"json\", \"text\" or \"bytes\"";
+            table.problem(at, format!("unknown answer \"{other}\"; {expected}"));
+            AnswerKind::Json
         }
     }
 }
@@ -240,21 +333,30 @@ fn retry(table: &Section<'_>) -> RetryBudget {
     budget
 }
 
-/// The one executor's table.
-fn executor<'a>(table: &Section<'a>) -> Option<Section<'a>> {
-    let not_built = ["command", "mcp"].map(|executor| table.not_built(executor));
-    table.not_built("approval");
-    let others = not_built.iter().filter(|there| **there).count();
-    let http = table.value("http");
-    match (http, others) {
-        (None, 0) => table.problem(table.at(), "no executor; expected an `http` table"),
-        (None, 1) | (Some(_), 0) => {}
-        (Some(_) | None, _) => {
+/// The table of an executor.
+enum ExecutorTable<'a> {
+    Http(Section<'a>),
+    Command(Section<'a>),
+}
+
+/// The one executor's table; none where there is none, or more than one.
+fn executor_table<'a>(table: &Section<'a>) -> Option<ExecutorTable<'a>> {
+    let there = |executor| table.value(executor).is_some();
+    let executors = [there("http"), there("command"), table.not_built("mcp")];
+    match executors {
+        [true, false, false] => table.table("http").map(ExecutorTable::Http),
+        [false, true, false] => table.table("command").map(ExecutorTable::Command),
+        [false, false, true] => None,
+        [false, false, false] => {
+            let expected = "expected an `http` or a `command` table";
+            table.problem(table.at(), format!("no executor; {expected}"));
+            None
+        }
+        [true, true, _] | [true, _, true] | [_, true, true] => {
             table.problem(table.at(), "more than one executor; expected exactly one");
+            None
         }
     }
-    http?;
-    table.table("http")
 }
 
 fn schema(table: &Section<'_>) -> Option<ArgsSchema> {

@@ -184,6 +184,21 @@ impl<'a> Section<'a> {
         Some(entries.iter().filter_map(number).collect())
     }
 
+    /// A list of texts, each with its own line.
+    pub(super) fn texts(&self, field: &'static str) -> Option<Vec<Found<&'a str>>> {
+        let Found { value: entries, .. } = self.typed(field, "a list", |value| value.as_array())?;
+        let text = |entry: &'a Spanned<DeValue<'a>>| {
+            let at = start(entry.span());
+            let value = entry.get_ref().as_str();
+            if value.is_none() {
+                let kind = kind(entry.get_ref());
+                self.problem(at, format!("`{field}` holds {kind}; expected text"));
+            }
+            value.map(|value| Found { value, at })
+        };
+        Some(entries.iter().filter_map(text).collect())
+    }
+
     /// Refuses a field by its name, because what it asks for does not exist in this version.
     pub(super) fn not_built(&self, field: &'static str) -> bool {
         self.refused.borrow_mut().push(field);
@@ -210,7 +225,9 @@ impl<'a> Section<'a> {
     }
 
     fn find(&self, field: &'static str) -> Option<(Found<&'a str>, &'a DeValue<'a>)> {
-        self.known.borrow_mut().push(field);
+        if !self.known.borrow().contains(&field) {
+            self.known.borrow_mut().push(field);
+        }
         let (name, value) = self.table.get_key_value(field)?;
         Some((Found { value: field, at: start(name.span()) }, value.get_ref()))
     }

@@ -1,11 +1,13 @@
 //! A registry is read whole: what is good in it, and everything that is wrong with it at once.
 
+mod command;
+
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::call::key::KeyFormat;
 use crate::outcome::{EffectClass, Verdict};
-use crate::tools::{RetryBudget, SendGate, ToolCall, Transport};
+use crate::tools::{KeyPlace, ProbePolicy, RetryBudget, SendGate, ToolCall, Transport};
 
 const SCHEMA: &str = "input_schema = { type = \"object\" }";
 
@@ -79,13 +81,20 @@ fn what_is_not_said_has_the_default_of_the_design() {
     assert_eq!(tool.key_format(), KeyFormat::Hex32);
     assert_eq!(tool.key_memory(), None);
     assert!(tool.uses_ledger());
-    assert_eq!(tool.key_header(), "idempotency-key");
+    assert_eq!(tool.key_place(), KeyPlace::Header("idempotency-key"));
     assert_eq!(tool.not_run_status(), [503, 429, 425]);
     assert_eq!(tool.transport(), Some(Transport::HttpOnLoopback));
     let shown = format!("{tool:?}");
     assert!(shown.contains("connect_timeout: 3s"), "{shown}");
-    let none = "in_progress: [], duplicate: [], replayed: []";
-    assert!(shown.contains(none), "{shown}");
+    for expected in [
+        "in_progress: [], duplicate: [], replayed: [], key_reused: []",
+        "replay_header: None",
+        "answer: Json",
+        "stream: StreamSettings { declared: false, terminal_event: \"done\", error_event: \"error\", \
+         idle_timeout: 30s, missing_terminal: Completed }",
+    ] {
+        assert!(shown.contains(expected), "{expected} is not in {shown}");
+    }
 }
 
 #[test]
@@ -94,7 +103,7 @@ fn the_defaults_written_out_change_nothing() {
                  max_concurrency = 32\nledger = true\nkey_format = \"hex32\"\n\
                  retry = { initial = \"200ms\", max_interval = \"10s\", max_elapsed = \"30s\", rounds = 3 }";
     let http = "headers = {}\nkey_header = \"Idempotency-Key\"\nnot_run_status = [503, 429, 425]\n\
-                in_progress_status = []\nduplicate_status = []\nreplayed_status = []\nanswer = \"json\"";
+                in_progress_status = []\nduplicate_status = []\nreplayed_status = []\nkey_reused_status = []\nanswer = \"json\"";
     let written = read(&with(field, http)).unwrap();
     let least = read(LEAST).unwrap();
     let (written, least) = (written.get("a").unwrap(), least.get("a").unwrap());
@@ -108,7 +117,10 @@ fn what_is_said_holds() {
                  max_concurrency = 1\nkey_format = \"uuid\"\nkey_memory = \"24h\"\nledger = false\n\
                  retry.rounds = 0\nretry.initial = \"1s\"";
     let http = "key_header = \"X-Request-Id\"\nnot_run_status = []\nin_progress_status = [409]\n\
-                duplicate_status = [412]\nreplayed_status = [412, 422]";
+                duplicate_status = [412]\nreplayed_status = [412, 422]\n\
+                key_reused_status = [421]\nanswer = \"bytes\"\nreplay_header = \"X-Replayed\"\n\
+                stream = { terminal_event = \"end\", error_event = \"oops\", idle_timeout = \"5s\", \
+                missing_terminal = \"unknown\" }";
     let registry = read(&with(field, http)).unwrap();
     let tool = registry.get("a").unwrap();
     assert_eq!(tool.description(), Some("d"));
@@ -119,11 +131,99 @@ fn what_is_said_holds() {
     assert_eq!(tool.key_memory(), Some(Duration::from_secs(24 * 60 * 60)));
     assert!(!tool.uses_ledger());
     assert_eq!((tool.retry().rounds, tool.retry().initial), (0, Duration::from_secs(1)));
-    assert_eq!(tool.key_header(), "x-request-id");
+    assert_eq!(tool.key_place(), KeyPlace::Header("x-request-id"));
     assert_eq!(tool.not_run_status(), [0_u16; 0]);
     let shown = format!("{tool:?}");
-    let lists = "in_progress: [409], duplicate: [412], replayed: [412, 422]";
-    assert!(shown.contains(lists), "{shown}");
+    for expected in [
+        "in_progress: [409], duplicate: [412], replayed: [412, 422], key_reused: [421]",
+        "replay_header: Some(\"x-replayed\")",
+        "answer: Bytes",
+        "stream: StreamSettings { declared: true, terminal_event: \"end\", error_event: \"oops\", \
+         idle_timeout: 5s, missing_terminal: Unknown }",
+    ] {
+        assert!(shown.contains(expected), "{expected} is not in {shown}");
+    }
+}
+
+#[test]
+fn a_stream_that_is_declared_has_the_defaults_of_the_design() {
+    let shown = |http: &str| format!("{:?}", read(&with("", http)).unwrap().get("a").unwrap());
+    let declared = shown("stream = {}");
+    let written = "stream = { terminal_event = \"done\", error_event = \"error\", \
+                   idle_timeout = \"30s\", missing_terminal = \"completed\" }";
+    assert_eq!(declared, shown(written));
+    assert_eq!(declared.replace("declared: true", "declared: false"), shown(""));
+}
+
+#[test]
+fn a_key_field_takes_the_place_of_the_header() {
+    let registry = read(&with("", "key_field = \"request_id\"")).unwrap();
+    let tool = registry.get("a").unwrap();
+    assert_eq!(tool.key_place(), KeyPlace::Field("request_id"));
+    let header = read(&with("", "key_header = \"request_id\"")).unwrap();
+    assert_ne!(tool.sent_as(), header.get("a").unwrap().sent_as());
+    // What was the key's header is now one like any other.
+    let free = "key_field = \"k\"\nheaders = { Idempotency-Key = \"x\" }";
+    assert!(read(&with("", free)).is_ok());
+}
+
+const PROBE: &str = "probe = { url = \"http://127.0.0.1:1/a/{key}\", state_field = \"/s\", \
+                     completed = [\"paid\"] }";
+
+#[test]
+fn a_probe_has_the_defaults_of_the_design() {
+    let registry = read(&with("", PROBE)).unwrap();
+    let tool = registry.get("a").unwrap();
+    let expected = ProbePolicy {
+        settle_delay: Duration::from_secs(2),
+        deadline: Duration::from_secs(60),
+        not_found_is_not_run: false,
+    };
+    assert_eq!(tool.probe(), Some(&expected));
+    assert_eq!(tool.longest_probe(), Duration::from_secs(70));
+    let bare = read(LEAST).unwrap();
+    assert_eq!(bare.get("a").unwrap().probe(), None);
+    assert_eq!(bare.get("a").unwrap().longest_probe(), Duration::ZERO);
+    // Where one asks is no part of where one sends.
+    assert_eq!(tool.sent_as(), bare.get("a").unwrap().sent_as());
+}
+
+#[test]
+fn a_probe_that_is_wrong_is_refused_with_its_line() {
+    for (found, wanted, expected) in [
+        ("/a/{key}", "/a", "`url` has not exactly one `{key}`"),
+        ("/a/{key}", "/{key}/{key}", "`url` has not exactly one `{key}`"),
+        ("1:1/a/{key}", "1:1/{key}/../x", "has its `{key}` neither in the path nor in the query"),
+        ("http://127.0.0.1:1/a/{key}", "http://{key}.test/", "has its `{key}` neither"),
+        ("1:1/a/{key}", "1:2/a/{key}", "names another server than the tool's"),
+        ("http:", "gopher:", "`url` is no such address"),
+        ("\"/s\"", "\"s\"", "`state_field` is no JSON Pointer"),
+        ("state_field = \"/s\",", "", "no `state_field`"),
+        ("completed = [\"paid\"]", "failed = []", "no `completed`"),
+        ("[\"paid\"]", "[]", "`completed` is empty"),
+        ("[\"paid\"]", "[\"paid\", 1]", "`completed` holds a whole number; expected text"),
+        ("[\"paid\"]", "[\"paid\"], running = [\"paid\"]", "\"paid\" is there twice"),
+        ("[\"paid\"]", "[\"paid\"], not_found = \"gone\"", "unknown not_found \"gone\""),
+        ("[\"paid\"]", "[\"paid\"], settle_delay = 2", "`settle_delay` is a whole number"),
+        ("[\"paid\"]", "[\"paid\"], retries = 2", "unknown field `retries`"),
+    ] {
+        let text = PROBE.replace(found, wanted);
+        assert_ne!(text, PROBE);
+        refused(&with("", &text), 7, expected);
+    }
+    let asks_in_vain = with("", PROBE).replace("keyed_write", "read");
+    refused(&asks_in_vain, 7, "a read is asked again as it is");
+}
+
+#[test]
+fn approval_needs_a_write_that_is_claimed() {
+    let registry = read(&with("approval = \"required\"", "")).unwrap();
+    assert!(registry.get("a").unwrap().needs_approval());
+    assert!(!read(LEAST).unwrap().get("a").unwrap().needs_approval());
+    let text = with("approval = \"required\"", "");
+    refused(&text.replace("keyed_write", "read"), 4, "`approval` needs the ledger");
+    refused(&with("approval = \"required\"\nledger = false", ""), 4, "`approval` needs the ledger");
+    refused(&with("approval = \"asked\"", ""), 4, "unknown approval \"asked\"");
 }
 
 #[test]
@@ -189,18 +289,16 @@ fn a_field_that_is_wrong_is_refused_with_its_line() {
         ("retry = { initial = \"11s\" }", "`initial` (11s) is longer than `max_interval` (10s)"),
         ("retry = { rounds = \"3\" }", "`rounds` is text"),
         ("input_schema_file = \"x.json\"", "two schemas"),
-        ("command = { program = \"x\" }", "more than one executor"),
-        ("approval = true", "`approval` is not built yet"),
+        ("mcp = { program = \"x\" }", "more than one executor"),
+        ("approval = true", "`approval` is true or false; expected text"),
     ] {
         let text = with(field, "");
-        if field.starts_with("command") {
+        if field.starts_with("mcp") {
             let found = problems(&text);
             assert_eq!(found.len(), 2, "{found:?}");
             assert!(found.iter().any(|problem| problem.contains(expected)), "{found:?}");
             assert!(
-                found
-                    .iter()
-                    .any(|problem| problem.starts_with("4: tools.a: `command` is not built")),
+                found.iter().any(|problem| problem.starts_with("4: tools.a: `mcp` is not built")),
                 "{found:?}"
             );
         } else {
@@ -213,11 +311,20 @@ fn a_field_that_is_wrong_is_refused_with_its_line() {
 fn an_http_field_that_is_wrong_is_refused_with_its_line() {
     for (field, expected) in [
         ("method = \"PUT\"", "tools.a.http: unknown field `method`"),
-        ("stream = { terminal_event = \"done\" }", "`stream` is not built yet"),
-        ("probe = { url = \"x\" }", "`probe` is not built yet"),
-        ("key_field = \"k\"", "`key_field` is not built yet"),
-        ("replay_header = \"X\"", "`replay_header` is not built yet"),
-        ("answer = \"text\"", "answer = \"text\" is not built yet; expected \"json\""),
+        ("stream = true", "`stream` is true or false; expected a table"),
+        ("stream = { terminal = \"x\" }", "tools.a.http.stream: unknown field `terminal`"),
+        ("stream = { terminal_event = \"\" }", "`terminal_event` is empty"),
+        ("stream = { error_event = \"a\\nb\" }", "`error_event` holds a control character"),
+        ("stream = { terminal_event = \"error\" }", "`terminal_event` and `error_event` are one"),
+        ("stream = { idle_timeout = \"0s\" }", "`idle_timeout` is not above zero"),
+        ("stream = { missing_terminal = \"ok\" }", "unknown missing_terminal \"ok\""),
+        ("key_field = \"\"", "`key_field` is empty"),
+        ("key_field = \"\\u0000\"", "`key_field` holds a control character"),
+        ("replay_header = \"a b\"", "`replay_header` is no header name"),
+        ("answer = \"xml\"", "unknown answer \"xml\"; expected \"json\", \"text\" or \"bytes\""),
+        ("key_reused_status = [408]", "408 cannot be in `key_reused_status`"),
+        ("key_reused_status = [500]", "500 cannot be in `key_reused_status`"),
+        ("key_reused_status = [429]", "429 is in not_run_status and key_reused_status"),
         ("key_header = \"bad header\"", "`key_header` is no header name"),
         ("key_header = \"Content-Length\"", "`key_header` is a header of the request itself"),
         ("headers = { \"bad header\" = \"x\" }", "`bad header` is no header name"),
@@ -240,6 +347,13 @@ fn an_http_field_that_is_wrong_is_refused_with_its_line() {
         ("duplicate_status = [70000]", "70000 cannot be in `duplicate_status`"),
     ] {
         refused(&with("", field), 7, expected);
+    }
+    let long = format!("key_field = \"{}\"", "k".repeat(257));
+    refused(&with("", &long), 7, "`key_field` is too long");
+    refused(&with("", "key_header = \"A\"\nkey_field = \"k\""), 8, "two places for the key");
+    for other in ["in_progress", "duplicate", "replayed"] {
+        let lists = format!("{other}_status = [422]\nkey_reused_status = [422]");
+        refused(&with("", &lists), 8, &format!("422 is in {other}_status and key_reused_status"));
     }
 }
 
@@ -278,7 +392,7 @@ effect = \"write\"
 timeout = \"soon\"
 [tools.a.http]
 url = \"gopher://x\"
-stream = {}
+probe = {}
 [tools.\"b|c\"]
 effect = \"read\"
 input_schema = { type = \"objct\" }
@@ -292,7 +406,10 @@ approval = true
     let lines: Vec<_> = found.iter().map(|problem| problem.split(':').next().unwrap()).collect();
     assert_eq!(
         lines,
-        ["1", "2", "3", "4", "6", "7", "8", "8", "10", "11", "11", "13", "13", "14", "15"]
+        [
+            "1", "2", "3", "4", "6", "7", "7", "7", "8", "8", "10", "11", "11", "13", "13", "14",
+            "15"
+        ]
     );
     for expected in [
         "1: unknown field `answer`; expected one of: tools",

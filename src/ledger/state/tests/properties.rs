@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::{Course, Micros, Move, Record, State, Terms, apply, course, permits};
+use super::super::{Course, Evidence, Micros, Move, Record, State, Terms, apply, course, permits};
 use crate::outcome::EffectClass;
 
 const MAX_ATTEMPTS: i32 = 3;
@@ -35,8 +35,9 @@ prop_compose! {
         sent_as in place(),
         too_many in prop::bool::weighted(0.1),
         late_completion in prop::bool::weighted(0.1),
+        approved in any::<bool>(),
     ) -> Record<u8> {
-        let not_run = state == State::NotRun;
+        let not_run = matches!(state, State::NotRun | State::Held);
         Record {
             state,
             claim: if state == State::InFlight { Some(claim.unwrap_or(0)) } else { claim },
@@ -49,6 +50,7 @@ prop_compose! {
             sent_as,
             too_many,
             late_completion,
+            approved,
         }
     }
 }
@@ -59,8 +61,9 @@ prop_compose! {
         sent_as in place(),
         timeout in 1..5_i64,
         key_memory in prop::option::of(0..30_i64),
+        approval in prop::bool::weighted(0.2),
     ) -> Terms {
-        Terms { effect, sent_as, timeout, key_memory, max_attempts: MAX_ATTEMPTS }
+        Terms { effect, sent_as, timeout, key_memory, max_attempts: MAX_ATTEMPTS, approval }
     }
 }
 
@@ -78,9 +81,18 @@ fn step() -> impl Strategy<Value = Move<u8>> {
         claim.clone().prop_map(Move::KeepCompletion),
         claim.clone().prop_map(|seen| Move::Adopt { seen }),
         claim.clone().prop_map(Move::AdoptOwn),
-        claim.clone().prop_map(Move::SettleNotRun),
-        claim.prop_map(Move::SettleUnknown),
+        (claim.clone(), any::<bool>())
+            .prop_map(|(claim, evident)| Move::SettleNotRun { claim, evident }),
+        claim.clone().prop_map(Move::SettleUnknown),
+        (prop::option::of(claim.clone()), evidence())
+            .prop_map(|(seen, evidence)| Move::Prove { seen, evidence }),
+        prop::option::of(claim).prop_map(|seen| Move::Hold { seen }),
+        Just(Move::Approve),
     ]
+}
+
+fn evidence() -> impl Strategy<Value = Evidence> {
+    prop_oneof![Just(Evidence::Completed), Just(Evidence::NotRun)]
 }
 
 /// The claim that a move belongs to or has seen, and the claim that it makes.
@@ -92,10 +104,11 @@ fn claims(step: Move<u8>) -> (Option<Option<u8>>, Option<u8>) {
         Move::Adopt { seen } => (Some(Some(seen)), None),
         Move::Renew(claim)
         | Move::AdoptOwn(claim)
-        | Move::SettleNotRun(claim)
+        | Move::SettleNotRun { claim, .. }
         | Move::SettleUnknown(claim) => (Some(Some(claim)), None),
-        // A completion is kept whatever became of its claim.
-        Move::Complete(_) | Move::KeepCompletion(_) => (None, None),
+        Move::Prove { seen, .. } | Move::Hold { seen } => (Some(seen), None),
+        // A completion is kept whatever became of its claim, and a person approves a call.
+        Move::Complete(_) | Move::KeepCompletion(_) | Move::Approve => (None, None),
     }
 }
 
@@ -114,11 +127,47 @@ proptest! {
     }
 
     #[test]
-    fn a_completed_or_held_row_never_changes(
-        mut row in record(), step in step(), terms in terms(), held in any::<bool>()
+    fn a_completed_row_never_changes(
+        mut row in record(), step in step(), terms in terms()
     ) {
-        row.state = if held { State::Held } else { State::Completed };
+        row.state = State::Completed;
         prop_assert_eq!(apply(&row, step, NOW, LEASE, &terms), None);
+    }
+
+    #[test]
+    fn a_held_row_waits_for_a_person_or_for_the_truth(
+        mut row in record(), step in step(), terms in terms()
+    ) {
+        row.state = State::Held;
+        let next = apply(&row, step, NOW, LEASE, &terms).map(|next| next.state);
+        let expected = match step {
+            Move::Approve => Some(State::NotRun),
+            Move::Complete(_) => Some(State::Completed),
+            Move::Reclaim { .. }
+            | Move::Resend { .. }
+            | Move::Renew(_)
+            | Move::TakeOver { .. }
+            | Move::Lapse { .. }
+            | Move::KeepCompletion(_)
+            | Move::Adopt { .. }
+            | Move::AdoptOwn(_)
+            | Move::SettleNotRun { .. }
+            | Move::SettleUnknown(_)
+            | Move::Prove { .. }
+            | Move::Hold { .. } => None,
+        };
+        prop_assert_eq!(next, expected);
+    }
+
+    #[test]
+    fn what_needs_approval_is_claimed_afresh_only_with_it(
+        row in record(), seen in prop::option::of(0..3_u8), mut terms in terms()
+    ) {
+        terms.approval = true;
+        if !row.approved {
+            let reclaim = Move::Reclaim { seen, new: 9 };
+            prop_assert!(!permits(&row, reclaim, NOW, &terms));
+        }
     }
 
     #[test]
@@ -151,7 +200,11 @@ proptest! {
         row in record(), step in step(), terms in terms()
     ) {
         let Some(next) = apply(&row, step, NOW, LEASE, &terms) else { return Ok(()) };
-        if row.maybe_since.is_some() {
+        let by_evidence = matches!(
+            step,
+            Move::Prove { evidence: Evidence::NotRun, .. } | Move::SettleNotRun { evident: true, .. }
+        );
+        if row.maybe_since.is_some() && !by_evidence {
             prop_assert_eq!(next.maybe_since, row.maybe_since);
         }
         if matches!(step, Move::Resend { .. } | Move::TakeOver { .. }) {
@@ -210,6 +263,7 @@ proptest! {
         row.state = State::NotRun;
         row.maybe_since = None;
         row.late_completion = false;
+        row.approved |= terms.approval;
         let Course::Try(step @ Move::Reclaim { .. }) = course(&row, 9, NOW, &terms) else {
             return Err(TestCaseError::fail("it was not claimed"));
         };

@@ -4,9 +4,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::super::{Course, Micros, Move, Record, State, Terms, apply, course};
+use super::super::{Course, Evidence, Micros, Move, Record, State, Terms, apply, course};
 use super::world::{
-    Attempt, Bounds, Claim, Delivery, LOST, Settling, Statement, Step, Then, World, claim_of,
+    Attempt, Bounds, Claim, Delivery, Ended, LOST, Settling, Statement, Step, Then, World, claim_of,
 };
 use crate::outcome::EffectClass;
 
@@ -17,7 +17,7 @@ const ELSEWHERE: [u8; 32] = [1; 32];
 const LATER: Micros = 1_000;
 
 fn terms(effect: EffectClass, sent_as: [u8; 32], key_memory: Option<Micros>) -> Terms {
-    Terms { effect, sent_as, timeout: 1, key_memory, max_attempts: 1 }
+    Terms { effect, sent_as, timeout: 1, key_memory, max_attempts: 1, approval: false }
 }
 
 /// What an ordinary run of the tests has time for. With `CALLONCE_DEEP_SEARCH` set each search goes
@@ -61,6 +61,13 @@ fn a_write_whose_class_changes_keeps_its_promises() {
 fn a_completion_outlives_a_lost_row() {
     let keyed = terms(EffectClass::KeyedWrite, HERE, None);
     search(Bounds { claims: 2, row_may_be_lost: true, ..bounds(vec![keyed]) }, 45_000);
+}
+
+#[test]
+fn a_write_that_needs_approval_keeps_its_promises() {
+    let unkeyed = terms(EffectClass::UnkeyedWrite, HERE, None);
+    let held = Terms { approval: true, ..unkeyed };
+    search(Bounds { ticks: 1, faults: 2, ..bounds(vec![unkeyed, held]) }, 20_000);
 }
 
 /// Goes through every state, and makes sure that there are as many as there should be.
@@ -205,6 +212,7 @@ fn pack(bounds: &Bounds, world: &World) -> [u64; 3] {
             bits.flag(record.sent_as == HERE);
             bits.flag(record.too_many);
             bits.flag(record.late_completion);
+            bits.flag(record.approved);
         }
     }
     bits.flag(world.kept != 0);
@@ -274,6 +282,7 @@ impl Bits {
     fn statement(&mut self, statement: Statement) {
         match statement {
             Statement::Insert(claim) => self.numbered(0, claim),
+            Statement::InsertHeld => self.numbered(14, 0),
             Statement::InsertCompleted(claim) => self.numbered(1, claim),
             Statement::CompleteInFlight(claim) => self.numbered(2, claim),
             Statement::Move(step) => self.step(step),
@@ -285,7 +294,16 @@ impl Bits {
             Move::Renew(claim) => self.numbered(3, claim),
             Move::Complete(claim) => self.numbered(4, claim),
             Move::KeepCompletion(claim) => self.numbered(5, claim),
-            Move::SettleNotRun(claim) => self.numbered(6, claim),
+            Move::SettleNotRun { claim, evident } => {
+                self.numbered(6, claim);
+                self.flag(evident);
+            }
+            Move::Prove { seen, evidence } => {
+                self.numbered(15, seen.unwrap_or_default());
+                self.flag(evidence == Evidence::Completed);
+            }
+            Move::Hold { seen } => self.numbered(16, seen.unwrap_or_default()),
+            Move::Approve => self.numbered(17, 0),
             Move::SettleUnknown(claim) => self.numbered(7, claim),
             Move::Adopt { seen } => self.numbered(8, seen),
             Move::AdoptOwn(claim) => self.numbered(13, claim),
@@ -309,7 +327,7 @@ impl Bits {
     }
 
     fn numbered(&mut self, number: u64, claim: Claim) {
-        self.put(number, 4);
+        self.put(number, 5);
         self.claim(claim);
     }
 
@@ -321,6 +339,7 @@ impl Bits {
         self.flag(attempt.until == LOST);
         self.flag(attempt.until < self.now);
         self.flag(attempt.ambiguous);
+        self.flag(attempt.evident);
         self.put(attempt.requests_left.into(), 2);
     }
 
@@ -364,19 +383,20 @@ impl Bits {
     }
 
     fn settling(&mut self, settling: Settling) {
-        let (number, was_not_run) = match settling {
-            Settling::Completed => (0, false),
-            Settling::CompletedRead => (1, false),
-            Settling::CompletedLate => (2, false),
-            Settling::KeepCompletion => (3, false),
-            Settling::InsertCompleted => (4, false),
-            Settling::NotRun => (5, false),
-            Settling::Unknown { was_not_run } => (6, was_not_run),
-            Settling::Read { was_not_run } => (7, was_not_run),
-            Settling::Adopt { was_not_run } => (8, was_not_run),
+        let (number, ended) = match settling {
+            Settling::Completed => (0, Ended::Unknown),
+            Settling::CompletedRead => (1, Ended::Unknown),
+            Settling::CompletedLate => (2, Ended::Unknown),
+            Settling::KeepCompletion => (3, Ended::Unknown),
+            Settling::InsertCompleted => (4, Ended::Unknown),
+            Settling::NotRun { evident: false } => (5, Ended::Unknown),
+            Settling::NotRun { evident: true } => (5, Ended::NotRun),
+            Settling::Unknown { ended } => (6, ended),
+            Settling::Read { ended } => (7, ended),
+            Settling::Adopt { ended } => (8, ended),
         };
         self.put(number, 4);
-        self.flag(was_not_run);
+        self.put(ended as u64, 2);
     }
 }
 

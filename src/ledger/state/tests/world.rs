@@ -5,9 +5,11 @@
 //! that may come between is a step too: another delivery's statement, the clock, a worker's death,
 //! an answer that is lost, a statement that arrives when nobody waits for it any more.
 
-use super::super::{Course, Micros, Move, Record, State, Terms, apply, course, permits};
+use super::super::{Course, Evidence, Micros, Move, Record, State, Terms, apply, course, permits};
 use crate::call::reply::Phase;
-use crate::outcome::{EffectClass, Failure, Next, Outcome, Verdict, may_begin, next};
+use crate::outcome::{
+    Branch, EffectClass, Failure, Next, Outcome, Standing, Verdict, may_begin, next,
+};
 
 /// A claim's id; zero is none.
 pub(super) type Claim = u8;
@@ -44,6 +46,7 @@ pub(super) struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Statement {
     Insert(Claim),
+    InsertHeld,
     Move(Move<Claim>),
     /// [`Move::Complete`] the ordinary way: only of a row that is still in flight.
     CompleteInFlight(Claim),
@@ -61,7 +64,17 @@ pub(super) struct Attempt {
     /// Until when its lease stands, on its own clock.
     pub(super) until: Micros,
     pub(super) ambiguous: bool,
+    /// Whether a probe's answer has shown that no request up to then acted.
+    pub(super) evident: bool,
     pub(super) requests_left: u8,
+}
+
+/// What is to be recorded of an attempt that was not completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Unknown,
+    NotRun,
+    EvidentlyNotRun,
 }
 
 /// Where a settling stands.
@@ -72,16 +85,18 @@ pub(super) enum Settling {
     CompletedLate,
     KeepCompletion,
     InsertCompleted,
-    NotRun,
-    /// As unknown; whether that is because it could not be settled as not run.
+    NotRun {
+        evident: bool,
+    },
+    /// As unknown, perhaps because it could not be settled as not run.
     Unknown {
-        was_not_run: bool,
+        ended: Ended,
     },
     Read {
-        was_not_run: bool,
+        ended: Ended,
     },
     Adopt {
-        was_not_run: bool,
+        ended: Ended,
     },
 }
 
@@ -204,6 +219,7 @@ impl World {
             let taken = world.carry_out(bounds, statement, terms).map(|_| world);
             found.push(((None, "a delayed statement arrives"), taken));
         }
+        self.evidence(bounds, found);
         if bounds.row_may_be_lost && !self.row_was_lost && self.row.is_some() {
             let mut world = self.clone();
             world.row = None;
@@ -212,6 +228,52 @@ impl World {
             world.completion_settled = false;
             found.push(((None, "a failover loses the row"), Ok(world)));
         }
+    }
+
+    /// A probe's answer that counts, or a person, settles what is unknown; a person lets run what is
+    /// held. That nothing happened counts only when no request is under way any more.
+    fn evidence(&self, bounds: &Bounds, found: &mut Vec<(Step, Taken)>) {
+        let Some(row) = &self.row else { return };
+        let seen = row.record.claim;
+        let mut put = |name, step| {
+            let mut world = self.clone();
+            let taken = world.carry_out(bounds, Statement::Move(step), 0).map(|_| {
+                if let Move::Prove { evidence, .. } = step {
+                    match evidence {
+                        Evidence::NotRun => world.nothing_is_out(),
+                        Evidence::Completed => world.completion_settled = true,
+                    }
+                }
+                world
+            });
+            found.push(((None, name), taken));
+        };
+        if row.record.state == State::Held {
+            put("a person approves", Move::Approve);
+        }
+        if row.record.state != State::Unknown {
+            return;
+        }
+        if self.effects > 0 {
+            put(
+                "it is evident that it happened",
+                Move::Prove { seen, evidence: Evidence::Completed },
+            );
+        } else if self.nothing_is_under_way() {
+            put(
+                "it is evident that nothing happened",
+                Move::Prove { seen, evidence: Evidence::NotRun },
+            );
+        }
+    }
+
+    fn nothing_is_under_way(&self) -> bool {
+        self.deliveries.iter().all(|delivery| !matches!(delivery, Delivery::Sent { .. }))
+    }
+
+    fn nothing_is_out(&mut self) {
+        self.first_out = None;
+        self.out_under = 0;
     }
 
     /// The downstream acts upon a request, unless it knows the key.
@@ -345,6 +407,11 @@ impl World {
             (Statement::Insert(claim), None) => {
                 Some(Row { record: inserted(claim, self.now, terms), outcome: 0 })
             }
+            (Statement::InsertHeld, None) => {
+                let record = inserted(0, self.now, terms);
+                let record = Record { state: State::Held, claim: None, attempt: 0, ..record };
+                Some(Row { record, outcome: 0 })
+            }
             (Statement::InsertCompleted(claim), None) => {
                 let record = inserted(claim, self.now, terms);
                 Some(Row { record: Record { state: State::Completed, ..record }, outcome: claim })
@@ -355,7 +422,10 @@ impl World {
                 self.moved(row, Move::Complete(claim), terms)
             }
             (Statement::Move(step), Some(row)) => self.moved(row, step, terms),
-            (Statement::Insert(_) | Statement::InsertCompleted(_), Some(_))
+            (
+                Statement::Insert(_) | Statement::InsertHeld | Statement::InsertCompleted(_),
+                Some(_),
+            )
             | (Statement::CompleteInFlight(_) | Statement::Move(_), _) => None,
         };
         let Some(after) = after else { return Ok(false) };
@@ -405,6 +475,7 @@ impl World {
         let record = apply(&row.record, step, self.now, LEASE, terms)?;
         let outcome = match step {
             Move::Complete(claim) => claim,
+            Move::Prove { seen, evidence: Evidence::Completed } => seen.unwrap_or(1),
             Move::Adopt { .. } | Move::AdoptOwn(_) => self.kept,
             Move::Reclaim { .. }
             | Move::Resend { .. }
@@ -412,8 +483,11 @@ impl World {
             | Move::TakeOver { .. }
             | Move::Lapse { .. }
             | Move::KeepCompletion(_)
-            | Move::SettleNotRun(_)
-            | Move::SettleUnknown(_) => row.outcome,
+            | Move::SettleNotRun { .. }
+            | Move::SettleUnknown(_)
+            | Move::Prove { evidence: Evidence::NotRun, .. }
+            | Move::Hold { .. }
+            | Move::Approve => row.outcome,
         };
         Some(Row { record, outcome })
     }
@@ -432,7 +506,11 @@ impl World {
         world.claims = world.claims.max(claim);
         let may_claim = claim <= bounds.claims;
         let Some(row) = &self.row else {
-            if may_claim {
+            if bounds.terms[usize::from(terms)].approval {
+                let asks = looks(terms, unanswered);
+                let held = |world: &Self, _| world.with(who, asks);
+                world.send(bounds, who, Statement::InsertHeld, terms, asks, held, found);
+            } else if may_claim {
                 let lost = Delivery::Look { terms, unanswered: claim };
                 let tried = |world: &Self, changed| {
                     if changed {
@@ -455,7 +533,7 @@ impl World {
             }
             if record.state == State::Unknown {
                 let then = Then::Look;
-                let settling = Settling::NotRun;
+                let settling = Settling::NotRun { evident: false };
                 let delivery = Delivery::Settle { terms, claim, settling, then };
                 put("finds its own claim lapsed", Ok(self.with(who, delivery)));
                 return;
@@ -481,7 +559,8 @@ impl World {
         if unanswered == 0 {
             return self.with(who, Delivery::Away);
         }
-        let (claim, settling, then) = (unanswered, Settling::NotRun, Then::End);
+        let settling = Settling::NotRun { evident: false };
+        let (claim, then) = (unanswered, Then::End);
         self.with(who, Delivery::Settle { terms, claim, settling, then })
     }
 
@@ -494,6 +573,7 @@ impl World {
             begun: self.now,
             until: self.now + LEASE,
             ambiguous: false,
+            evident: false,
             requests_left: bounds.requests,
         };
         self.with(who, Delivery::Run(attempt))
@@ -510,6 +590,12 @@ impl World {
         self.renew(bounds, who, attempt, Delivery::Run, found);
         let mut put = |name, taken: Taken| found.push(((Some(who), name), taken));
         put("begins no other request", Ok(self.ended(who, attempt)));
+        if attempt.maybe_acted() && self.effects == 0 && self.nothing_is_under_way() {
+            let attempt = Attempt { maybe_since: None, ambiguous: false, evident: true, ..attempt };
+            let mut world = self.with(who, Delivery::Run(attempt));
+            world.nothing_is_out();
+            put("is told by a probe that nothing happened", Ok(world));
+        }
         if self.now > attempt.until || attempt.requests_left == 0 {
             return;
         }
@@ -584,10 +670,12 @@ impl World {
         let mut unresolved = nothing.clone();
         unresolved.went_out(attempt.terms, at);
         if received {
-            let verdict = Verdict::Completed { outcome: outcome(), settles_resend: true };
+            let verdict =
+                Verdict::Completed { outcome: outcome(), settles_resend: true, branch: None };
             put("is answered", &unresolved, verdict);
         } else {
-            let verdict = Verdict::Completed { outcome: outcome(), settles_resend: false };
+            let verdict =
+                Verdict::Completed { outcome: outcome(), settles_resend: false, branch: None };
             put("is answered with an error", &nothing, verdict);
             put("is refused", &nothing, Verdict::Refused(failure()));
             if nothing.out().is_some() {
@@ -599,15 +687,23 @@ impl World {
 
     fn judged(&self, bounds: &Bounds, who: usize, attempt: Attempt, verdict: &Verdict) -> Self {
         let terms = &bounds.terms[usize::from(attempt.terms)];
-        let remembered = attempt.remembered(terms, self.now);
-        let step = next(terms.effect, verdict, attempt.maybe_acted(), remembered);
+        let standing = Standing {
+            class: terms.effect,
+            ambiguous_before: attempt.maybe_acted(),
+            key_remembered: attempt.remembered(terms, self.now),
+            can_probe: false,
+        };
+        let step = next(verdict, standing);
         if step == Next::Complete {
             return self.settling(who, attempt, Settling::Completed);
         }
         let mut attempt = attempt;
         match verdict {
             Verdict::NotSent(_) | Verdict::Refused(_) => {}
-            Verdict::InProgress(_) | Verdict::Ambiguous(_) | Verdict::Completed { .. } => {
+            Verdict::InProgress(_)
+            | Verdict::Ambiguous(_)
+            | Verdict::Presumed(_)
+            | Verdict::Completed { .. } => {
                 attempt.ambiguous = true;
             }
         }
@@ -615,16 +711,18 @@ impl World {
             Next::Retry { .. } if attempt.requests_left > 0 => {
                 self.with(who, Delivery::Run(attempt))
             }
-            Next::Retry { .. } | Next::Stop | Next::Complete => self.ended(who, attempt),
+            Next::Retry { .. } | Next::Stop | Next::Complete | Next::Probe => {
+                self.ended(who, attempt)
+            }
         }
     }
 
     /// No other request follows.
     fn ended(&self, who: usize, attempt: Attempt) -> Self {
         let settling = if attempt.maybe_acted() {
-            Settling::Unknown { was_not_run: false }
+            Settling::Unknown { ended: Ended::Unknown }
         } else {
-            Settling::NotRun
+            Settling::NotRun { evident: attempt.evident }
         };
         self.settling(who, attempt, settling)
     }
@@ -664,8 +762,12 @@ impl World {
         let at = |settling| Delivery::Settle { terms, claim, settling, then };
         let mut put = |name, taken: Taken| found.push(((Some(who), name), taken));
         let record = self.row.as_ref().map(|row| &row.record);
-        let first = |was_not_run| {
-            at(if was_not_run { Settling::NotRun } else { Settling::Unknown { was_not_run } })
+        let first = |ended| {
+            at(match ended {
+                Ended::Unknown => Settling::Unknown { ended },
+                Ended::NotRun => Settling::NotRun { evident: false },
+                Ended::EvidentlyNotRun => Settling::NotRun { evident: true },
+            })
         };
         let statement = match settling {
             Settling::CompletedRead => {
@@ -685,11 +787,11 @@ impl World {
                 };
                 return put("reads the row", Ok(world));
             }
-            Settling::Read { was_not_run } => {
+            Settling::Read { ended } => {
                 let kept =
                     record.is_some_and(|row| row.late_completion && row.claim == Some(claim));
                 let world = if kept {
-                    self.with(who, at(Settling::Adopt { was_not_run }))
+                    self.with(who, at(Settling::Adopt { ended }))
                 } else {
                     self.end(who, then, terms)
                 };
@@ -699,7 +801,7 @@ impl World {
             Settling::CompletedLate => Statement::Move(Move::Complete(claim)),
             Settling::KeepCompletion => Statement::Move(Move::KeepCompletion(claim)),
             Settling::InsertCompleted => Statement::InsertCompleted(claim),
-            Settling::NotRun => Statement::Move(Move::SettleNotRun(claim)),
+            Settling::NotRun { evident } => Statement::Move(Move::SettleNotRun { claim, evident }),
             Settling::Unknown { .. } => Statement::Move(Move::SettleUnknown(claim)),
             Settling::Adopt { .. } => Statement::Move(Move::AdoptOwn(claim)),
         };
@@ -710,12 +812,12 @@ impl World {
             Settling::CompletedLate | Settling::KeepCompletion | Settling::InsertCompleted => {
                 (at(Settling::Completed), at(Settling::CompletedRead))
             }
-            Settling::NotRun => (first(true), at(Settling::Unknown { was_not_run: true })),
-            Settling::Unknown { was_not_run } => {
-                (first(was_not_run), at(Settling::Read { was_not_run }))
+            Settling::NotRun { evident } => {
+                let ended = if evident { Ended::EvidentlyNotRun } else { Ended::NotRun };
+                (first(ended), at(Settling::Unknown { ended }))
             }
-            Settling::Read { was_not_run } | Settling::Adopt { was_not_run } => {
-                (first(was_not_run), at(Settling::Read { was_not_run }))
+            Settling::Unknown { ended } | Settling::Read { ended } | Settling::Adopt { ended } => {
+                (first(ended), at(Settling::Read { ended }))
             }
         };
         let completes = lost == at(Settling::Completed);
@@ -776,6 +878,7 @@ fn inserted(claim: Claim, now: Micros, terms: &Terms) -> Record<Claim> {
         sent_as: terms.sent_as,
         too_many: false,
         late_completion: false,
+        approved: false,
     }
 }
 
@@ -791,14 +894,18 @@ pub(super) fn claim_of(step: Move<Claim>) -> Option<Claim> {
         | Move::KeepCompletion(_)
         | Move::Adopt { .. }
         | Move::AdoptOwn(_)
-        | Move::SettleNotRun(_)
-        | Move::SettleUnknown(_) => None,
+        | Move::SettleNotRun { .. }
+        | Move::SettleUnknown(_)
+        | Move::Prove { .. }
+        | Move::Hold { .. }
+        | Move::Approve => None,
     }
 }
 
 fn name(statement: Statement) -> &'static str {
     match statement {
         Statement::Insert(_) => "claims",
+        Statement::InsertHeld => "inserts the row as held",
         Statement::Move(Move::Reclaim { .. }) => "claims what was not run",
         Statement::Move(Move::Resend { .. }) => "claims what is unknown",
         Statement::Move(Move::TakeOver { .. }) => "takes over",
@@ -808,7 +915,10 @@ fn name(statement: Statement) -> &'static str {
         Statement::Move(Move::KeepCompletion(_)) => "keeps its completion",
         Statement::Move(Move::Adopt { .. }) => "adopts the kept completion",
         Statement::Move(Move::AdoptOwn(_)) => "adopts the completion kept for it",
-        Statement::Move(Move::SettleNotRun(_)) => "settles as not run",
+        Statement::Move(Move::SettleNotRun { .. }) => "settles as not run",
+        Statement::Move(Move::Prove { .. }) => "settles by evidence",
+        Statement::Move(Move::Hold { .. }) => "holds the row",
+        Statement::Move(Move::Approve) => "approves",
         Statement::Move(Move::SettleUnknown(_)) => "settles as unknown",
         Statement::CompleteInFlight(_) => "completes the row",
         Statement::InsertCompleted(_) => "inserts a completed row",
@@ -816,9 +926,9 @@ fn name(statement: Statement) -> &'static str {
 }
 
 fn failure() -> Failure {
-    Failure { phase: Phase::Send, message: String::new(), retry_after: None }
+    Failure { branch: Branch::Lost, phase: Phase::Send, message: String::new(), retry_after: None }
 }
 
 fn outcome() -> Outcome {
-    Outcome { is_error: false, content: None, warnings: Vec::new(), error: None }
+    Outcome::default()
 }

@@ -15,6 +15,15 @@ fn response(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
 
 /// What one answer comes to for a write with every list of statuses.
 async fn judged(effect: EffectClass, answer: Vec<u8>, end: End) -> Verdict {
+    judged_with(effect, answer, end, |_| {}).await
+}
+
+async fn judged_with(
+    effect: EffectClass,
+    answer: Vec<u8>,
+    end: End,
+    set: impl Fn(&mut HttpSettings),
+) -> Verdict {
     let server = Server::with(answer, end).await;
     let mut settings = settings(&server.url(), effect);
     settings.statuses = Statuses {
@@ -22,7 +31,9 @@ async fn judged(effect: EffectClass, answer: Vec<u8>, end: End) -> Verdict {
         in_progress: vec![423],
         duplicate: vec![412, 208],
         replayed: vec![422],
+        key_reused: vec![421],
     };
+    set(&mut settings);
     let verdict = send(&tool(settings)).await;
     assert_eq!(server.requests().len(), 1);
     verdict
@@ -38,8 +49,8 @@ async fn every_status_has_the_verdict_of_the_table() {
         let expected = match status {
             503 | 429 | 425 => Kind::Refused,
             423 => Kind::InProgress,
+            208 | 412 => Kind::Presumed,
             200..=299 => Kind::Completed,
-            412 => Kind::Completed,
             301 | 307 | 308 => Kind::ToolError,
             408 => Kind::Ambiguous,
             400..=499 => Kind::ToolError,
@@ -61,15 +72,9 @@ async fn every_status_has_the_verdict_of_the_table() {
 
 #[tokio::test]
 async fn a_resend_is_settled_by_a_success_or_a_status_that_is_kept_with_the_key() {
-    for (status, expected) in [
-        (200, true),
-        (201, true),
-        (204, true),
-        (422, true),
-        (400, false),
-        (404, false),
-        (412, false),
-    ] {
+    for (status, expected) in
+        [(200, true), (201, true), (204, true), (422, true), (400, false), (404, false)]
+    {
         let body = if status == 204 { "" } else { "{}" };
         let answer = response(status, "", body);
         let verdict = judged(EffectClass::KeyedWrite, answer, End::KeepAlive).await;
@@ -159,13 +164,12 @@ async fn json_that_cannot_stand_in_a_reply_is_given_as_text() {
 }
 
 #[tokio::test]
-async fn compressed_and_streamed_successes_are_ambiguous() {
+async fn compressed_successes_are_ambiguous() {
     for headers in [
         "Content-Encoding: gzip\r\n",
         "Content-Encoding: identity\r\nContent-Encoding: br\r\n",
         "Content-Encoding: GZIP, identity\r\n",
-        "Content-Type: text/event-stream\r\n",
-        "Content-Type: Text/Event-Stream; charset=utf-8\r\n",
+        "Content-Encoding: gzip\r\nContent-Type: text/event-stream\r\n",
     ] {
         let verdict =
             judged(EffectClass::KeyedWrite, response(200, headers, "{}"), End::KeepAlive).await;
@@ -175,6 +179,104 @@ async fn compressed_and_streamed_successes_are_ambiguous() {
     let identity = response(200, "Content-Encoding: Identity\r\n", "{}");
     let verdict = judged(EffectClass::KeyedWrite, identity, End::KeepAlive).await;
     assert_eq!(kind(&verdict), Kind::Completed);
+}
+
+#[tokio::test]
+async fn text_is_given_as_a_string() {
+    let text = |body: &'static [u8]| {
+        judged_with(EffectClass::KeyedWrite, response(200, "", body), End::KeepAlive, |settings| {
+            settings.answer = AnswerKind::Text;
+        })
+    };
+    for (body, expected) in [
+        (&b"hi \"you\"\n"[..], "hi \"you\"\n"),
+        (b"", ""),
+        (b"{\"a\":1}", "{\"a\":1}"),
+        (b"\0", "\0"),
+    ] {
+        let outcome = outcome(text(body).await);
+        let given: String = serde_json::from_str(content(&outcome).unwrap()).unwrap();
+        assert_eq!(given, expected);
+        assert!(outcome.warnings.is_empty() && !outcome.is_error);
+    }
+    let verdict = text(b"caf\xe9").await;
+    assert_eq!(verdict.branch(), Some(Branch::Unexpected), "{verdict:?}");
+    let long = outcome(text(&[b'x'; 1025]).await);
+    assert_eq!(long.warnings, [Warning::ResultTruncated]);
+    assert_eq!(content(&long).unwrap().len(), 1024 + 2);
+}
+
+#[tokio::test]
+async fn bytes_are_given_as_base64() {
+    let bytes = |body: &'static [u8]| {
+        judged_with(EffectClass::KeyedWrite, response(200, "", body), End::KeepAlive, |settings| {
+            settings.answer = AnswerKind::Bytes;
+        })
+    };
+    for (body, expected) in [(&b"\xff\0>?"[..], "\"/wA+Pw==\""), (b"", "\"\""), (b"{}", "\"e30=\"")]
+    {
+        let outcome = outcome(bytes(body).await);
+        assert_eq!(content(&outcome), Some(expected));
+        assert!(outcome.warnings.is_empty() && !outcome.is_error);
+    }
+    // Also where the cut goes through what would be a character.
+    let long = outcome(bytes(&[b'\xc3'; 1025]).await);
+    assert_eq!(long.warnings, [Warning::ResultTruncated]);
+    assert_eq!(content(&long).unwrap().len(), 1024_usize.div_ceil(3) * 4 + 2);
+}
+
+#[tokio::test]
+async fn what_the_downstream_says_of_a_replay_is_kept_with_its_answer() {
+    let ask = |status: u16, header: &'static str| {
+        let answer = response(status, header, if status == 204 { "" } else { "{}" });
+        judged_with(EffectClass::KeyedWrite, answer, End::KeepAlive, |settings| {
+            settings.replay_header = Some(HeaderName::from_static("idempotent-replayed"));
+        })
+    };
+    for status in [200, 204, 404, 412, 421] {
+        let outcome = outcome(ask(status, "Idempotent-Replayed: true\r\n").await);
+        assert_eq!(outcome.replay_header.as_deref(), Some("true"), "{status}");
+    }
+    let silent = outcome(ask(200, "Replayed: true\r\n").await);
+    assert_eq!(silent.replay_header, None);
+    let odd = outcome(ask(200, "Idempotent-Replayed: a\tb\u{e9}\r\n").await);
+    assert_eq!(odd.replay_header.as_deref(), Some("a\u{fffd}b\u{e9}"));
+    let long: &'static str =
+        String::leak(format!("Idempotent-Replayed: {}\r\n", "\u{e9}".repeat(5_000)));
+    let long = outcome(ask(200, long).await).replay_header.unwrap();
+    assert_eq!(&*long, "\u{e9}".repeat(128));
+    let unasked = judged(
+        EffectClass::KeyedWrite,
+        response(200, "Idempotent-Replayed: true\r\n", "{}"),
+        End::KeepAlive,
+    );
+    assert_eq!(outcome(unasked.await).replay_header, None);
+}
+
+#[tokio::test]
+async fn a_key_that_is_known_with_other_arguments_is_an_error_that_settles_nothing_before() {
+    let answer = response(421, "", r#"{"error":"other body"}"#);
+    let written = super::requests::Written::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer({
+            let written = written.clone();
+            move || written.clone()
+        })
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let verdict = judged(EffectClass::KeyedWrite, answer, End::KeepAlive).await;
+    drop(guard);
+    let logged = written.text();
+    assert_eq!(logged.matches("ERROR").count(), 1, "{logged}");
+    assert!(logged.contains("status=421") && !logged.contains("other body"), "{logged}");
+    assert_eq!(verdict.branch(), Some(Branch::KeyReused));
+    let Verdict::Completed { outcome, settles_resend, .. } = verdict else { panic!() };
+    assert!(outcome.is_error && !settles_resend);
+    assert_eq!(content(&outcome), Some(r#"{"error":"other body"}"#));
+    let error = outcome.error.unwrap();
+    assert_eq!((error.kind, error.phase), (ErrorKind::ToolError, Some(Phase::Finish)));
+    assert_eq!(error.message, "the tool has this key with other arguments: status 421");
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ async fn results_are_kept_byte_for_byte() {
         ("result-with-nul.http", r#"{"out": "a\u0000b", "ok": true}"#),
     ] {
         let (verdict, _) = play(file, EffectClass::KeyedWrite).await;
-        let Verdict::Completed { outcome, settles_resend } = verdict else { panic!("{file}") };
+        let Verdict::Completed { outcome, settles_resend, .. } = verdict else { panic!("{file}") };
         assert_eq!(content(&outcome), Some(expected), "{file}");
         assert!(outcome.warnings.is_empty() && outcome.error.is_none() && settles_resend, "{file}");
     }
@@ -146,7 +146,7 @@ async fn errors_keep_what_the_tool_said_and_name_the_status() {
         ("409-business.http", "409", r#"{"error":"seat already taken"}"#),
     ] {
         let (verdict, _) = play(file, EffectClass::KeyedWrite).await;
-        let Verdict::Completed { outcome, settles_resend } = verdict else { panic!("{file}") };
+        let Verdict::Completed { outcome, settles_resend, .. } = verdict else { panic!("{file}") };
         assert_eq!(content(&outcome), Some(expected), "{file}");
         let error = outcome.error.unwrap();
         assert_eq!((error.kind, error.phase), (ErrorKind::ToolError, Some(Phase::Finish)));

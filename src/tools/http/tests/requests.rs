@@ -49,6 +49,55 @@ async fn key_and_arguments_arrive_as_they_were_given() {
 }
 
 #[tokio::test]
+async fn a_key_field_arrives_beside_the_arguments_and_in_no_header() {
+    let server = Server::with(OK, End::KeepAlive).await;
+    let mut settings = settings(&server.url(), EffectClass::KeyedWrite);
+    settings.key = KeyIn::Field("request_id".to_owned());
+    let tool = tool(settings);
+    let args = Bytes::from_static(b" { \"b\":1.0,\t\"a\": {\"request_id\":1} }\n");
+    let verdict = tool.call(ToolCall { args, ..call() }, open_gate()).await;
+    assert_eq!(kind(&verdict), Kind::Completed);
+    let requests = server.requests();
+    let expected =
+        format!(" {{\"request_id\":\"{KEY}\", \"b\":1.0,\t\"a\": {{\"request_id\":1}} }}\n");
+    assert_eq!(String::from_utf8_lossy(&requests[0].body), expected);
+    assert_eq!(requests[0].values("content-length"), [expected.len().to_string()]);
+    assert!(!requests[0].head.contains(KEY), "{}", requests[0].head);
+
+    let before = server.bytes();
+    let args = Bytes::from_static(br#"{"n": 1, "request_\u0069d": 2}"#);
+    let verdict = tool.call(ToolCall { args, ..call() }, open_gate()).await;
+    assert_eq!((kind(&verdict), phase(&verdict)), (Kind::NotSent, Phase::Send));
+    let message = &verdict.failure().unwrap().message;
+    assert_eq!(message, "an argument has the name of the field that carries the key");
+    assert_eq!(server.bytes(), before);
+}
+
+#[tokio::test]
+async fn what_counts_as_an_answer_is_what_is_asked_for() {
+    for (answer, declared, expected) in [
+        (AnswerKind::Json, false, "application/json"),
+        (AnswerKind::Text, false, "*/*"),
+        (AnswerKind::Bytes, false, "*/*"),
+        (AnswerKind::Json, true, "text/event-stream"),
+        (AnswerKind::Text, true, "text/event-stream"),
+    ] {
+        let server = Server::with(OK, End::KeepAlive).await;
+        let mut settings = settings(&server.url(), EffectClass::KeyedWrite);
+        (settings.answer, settings.stream.declared) = (answer, declared);
+        let verdict = send(&tool(settings)).await;
+        assert_eq!(kind(&verdict) == Kind::Ambiguous, declared, "{verdict:?}");
+        assert_eq!(server.requests()[0].values("accept"), [expected]);
+    }
+    let server = Server::with(OK, End::KeepAlive).await;
+    let mut settings = settings(&server.url(), EffectClass::KeyedWrite);
+    settings.stream.declared = true;
+    settings.headers = vec![(header::ACCEPT, SecretString::from("text/event-stream, */*;q=0.1"))];
+    assert_eq!(kind(&send(&tool(settings)).await), Kind::Ambiguous);
+    assert_eq!(server.requests()[0].values("accept"), ["text/event-stream, */*;q=0.1"]);
+}
+
+#[tokio::test]
 async fn large_arguments_arrive_whole() {
     let server = Server::with(OK, End::KeepAlive).await;
     let args = format!("{{\"text\":\"{}\"}}", "x".repeat(1024 * 1024));
@@ -153,7 +202,7 @@ async fn empty_arguments_are_not_sent() {
 async fn a_tool_that_was_only_looked_at_sends_nothing() {
     let server = Server::with(OK, End::KeepAlive).await;
     let settings = settings(&server.url(), EffectClass::KeyedWrite);
-    let tool = HttpTool::new(settings, None).unwrap();
+    let tool = HttpTool::new(settings, None, None).unwrap();
     assert_eq!(kind(&send(&tool).await), Kind::NotSent);
     assert_eq!(server.bytes(), 0);
 }
@@ -178,7 +227,7 @@ async fn nothing_that_is_said_holds_a_secret_or_an_argument() {
     let args = Bytes::from_static(br#"{"card":"SECRETARG"}"#);
     let verdict = tool.call(ToolCall { args: args.clone(), ..call() }, open_gate()).await;
     drop(guard);
-    let logged = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let logged = written.text();
     let answered =
         Server::with("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n\"ANSWERED!\"", End::Close);
     let completed = send(&keyed(&answered.await)).await;
@@ -191,7 +240,13 @@ async fn nothing_that_is_said_holds_a_secret_or_an_argument() {
 }
 
 #[derive(Clone, Default)]
-struct Written(Arc<std::sync::Mutex<Vec<u8>>>);
+pub(super) struct Written(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Written {
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 impl std::io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -232,10 +287,13 @@ const NO_PROXY_THERE: &str = "http://127.0.0.1:0";
 
 #[test]
 fn the_place_of_a_key_is_everything_that_a_resend_must_share() {
-    let place = |url: &str, key_header: &'static str, format| {
+    let place = |url: &str, header: &'static str, format| {
         let mut settings = settings(url, EffectClass::KeyedWrite);
-        settings.key_header = HeaderName::from_static(key_header);
-        HttpTool::new(settings, None).unwrap().sent_as(format)
+        settings.key = match header {
+            "field" => KeyIn::Field("idempotency-key".to_owned()),
+            header => KeyIn::Header(HeaderName::from_static(header)),
+        };
+        HttpTool::new(settings, None, None).unwrap().sent_as(format)
     };
     let base = place("http://api.test/pay?token=1", "idempotency-key", KeyFormat::Hex32);
     assert_eq!(base, place("http://API.test:80/pay?token=2", "idempotency-key", KeyFormat::Hex32));
@@ -245,6 +303,7 @@ fn the_place_of_a_key_is_everything_that_a_resend_must_share() {
         ("port", place("http://api.test:81/pay", "idempotency-key", KeyFormat::Hex32)),
         ("path", place("http://api.test/pay/", "idempotency-key", KeyFormat::Hex32)),
         ("header", place("http://api.test/pay", "x-key", KeyFormat::Hex32)),
+        ("place", place("http://api.test/pay", "field", KeyFormat::Hex32)),
         ("format", place("http://api.test/pay", "idempotency-key", KeyFormat::Uuid)),
     ] {
         assert_ne!(base, other, "{what}");

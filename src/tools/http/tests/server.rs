@@ -23,11 +23,20 @@ pub(super) enum End {
     Stall,
     /// The same bytes again and again.
     Drip(&'static [u8]),
+    /// The same bytes so many times without a pause, and then others and the next request.
+    Many(&'static [u8], usize, &'static [u8]),
 }
 
 /// One answer.
 #[derive(Debug, Clone)]
 pub(super) struct Answer(pub(super) Vec<u8>, pub(super) End);
+
+/// Where the bytes of an answer are held back for a moment, so that they arrive in pieces.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pauses {
+    pub(super) at: Vec<usize>,
+    pub(super) each: Duration,
+}
 
 /// A request that arrived whole.
 #[derive(Debug, Clone)]
@@ -66,6 +75,10 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start(answers: Vec<Answer>) -> Self {
+        Self::pausing(answers, Pauses::default()).await
+    }
+
+    pub(super) async fn pausing(answers: Vec<Answer>, pauses: Pauses) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let log = Arc::new(Mutex::new(Log::default()));
@@ -73,7 +86,7 @@ impl Server {
         let mut accepting = JoinSet::new();
         accepting.spawn({
             let log = Arc::clone(&log);
-            let answers = Arc::new(answers);
+            let answers = Arc::new((answers, pauses));
             let change = Arc::new(change);
             async move {
                 let mut connections = JoinSet::new();
@@ -137,10 +150,11 @@ impl Server {
 async fn serve(
     mut stream: TcpStream,
     connection: usize,
-    answers: &[Answer],
+    (answers, pauses): &(Vec<Answer>, Pauses),
     log: &Mutex<Log>,
     change: &watch::Sender<()>,
 ) -> io::Result<()> {
+    stream.set_nodelay(true)?;
     let mut pending = Vec::new();
     while let Some((head, body)) = request(&mut stream, &mut pending, log).await? {
         let nth = {
@@ -150,7 +164,13 @@ async fn serve(
         };
         change.send_replace(());
         let Some(Answer(bytes, end)) = answers.get(nth).or(answers.last()) else { return Ok(()) };
-        stream.write_all(bytes).await?;
+        let mut sent = 0;
+        for at in &pauses.at {
+            stream.write_all(&bytes[sent..*at]).await?;
+            tokio::time::sleep(pauses.each).await;
+            sent = *at;
+        }
+        stream.write_all(&bytes[sent..]).await?;
         match end {
             End::KeepAlive => {}
             End::Close => {
@@ -170,6 +190,12 @@ async fn serve(
                 stream.write_all(bytes).await?;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             },
+            End::Many(bytes, times, then) => {
+                for _ in 0..*times {
+                    stream.write_all(bytes).await?;
+                }
+                stream.write_all(then).await?;
+            }
         }
     }
     Ok(())

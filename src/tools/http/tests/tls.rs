@@ -71,7 +71,7 @@ fn serve(answer: &'static str, goodbye: bool) -> (String, JoinHandle<Vec<u8>>) {
 
 async fn send_to(url: &str, tls: &TlsSetup) -> Verdict {
     let settings = settings(url, EffectClass::UnkeyedWrite);
-    send(&HttpTool::new(settings, Some(tls)).unwrap()).await
+    send(&HttpTool::new(settings, None, Some(tls)).unwrap()).await
 }
 
 #[tokio::test]
@@ -89,6 +89,7 @@ async fn a_server_that_is_not_trusted_is_sent_nothing() {
     let (url, serving) = serve("", true);
     let verdict = send_to(&url, &trusting_others()).await;
     assert_eq!((kind(&verdict), phase(&verdict)), (Kind::NotSent, Phase::Connect));
+    assert_eq!(verdict.branch(), Some(Branch::NotSent));
     assert_eq!(verdict.failure().unwrap().message, "the server's certificate is not trusted");
     assert_eq!(serving.join().unwrap(), b"");
 }
@@ -104,13 +105,15 @@ async fn a_port_that_speaks_no_tls_is_sent_nothing() {
     });
     let verdict = send_to(&url, &trusting()).await;
     assert_eq!((kind(&verdict), phase(&verdict)), (Kind::NotSent, Phase::Connect));
+    assert_eq!(verdict.branch(), Some(Branch::NotSent));
     serving.join().unwrap();
     // And one that never answers the handshake: the connect time-out covers that too.
     let mut settings =
         settings(&format!("https://127.0.0.1:{}/", server.port()), EffectClass::UnkeyedWrite);
     settings.connect_timeout = Duration::from_millis(200);
-    let verdict = send(&HttpTool::new(settings, Some(&trusting())).unwrap()).await;
+    let verdict = send(&HttpTool::new(settings, None, Some(&trusting())).unwrap()).await;
     assert_eq!((kind(&verdict), phase(&verdict)), (Kind::NotSent, Phase::Connect));
+    assert_eq!(verdict.branch(), Some(Branch::NotSent));
     assert!(server.requests().is_empty());
 }
 
@@ -129,7 +132,7 @@ async fn an_end_that_tls_did_not_announce_is_a_cut() {
 async fn https_without_any_trusted_certificate_is_no_tool() {
     let tls = TlsSetup::trusting(RootCertStore::empty());
     let https = settings("https://127.0.0.1/", EffectClass::Read);
-    assert!(matches!(HttpTool::new(https, Some(&tls)), Err(TlsError::NoCertificates)));
+    assert!(matches!(HttpTool::new(https, None, Some(&tls)), Err(TlsError::NoCertificates)));
     let http = settings("http://127.0.0.1/", EffectClass::Read);
-    assert!(HttpTool::new(http, Some(&tls)).is_ok());
+    assert!(HttpTool::new(http, None, Some(&tls)).is_ok());
 }
