@@ -86,6 +86,9 @@ settings! {
     conversation_id_bytes_max: Count = "1024",
     /// The longest of every other id and name, in bytes.
     id_bytes_max: Count = "256",
+    /// Calls that one statement of the ledger claims, reads or settles at most; 1: each call's
+    /// statement is its own.
+    batch_max: Count = "500",
     /// Connections to Postgres, beside one for lease renewals.
     pool_size: Count = "16",
     /// For a connection to Postgres to be made.

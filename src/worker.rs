@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::broker::{BrokerError, BrokerSettings, Consume, Publisher, Topology, consume};
 use crate::config::{Config, ConfigError};
-use crate::job::{self, Context, Journal, Permits};
+use crate::job::{self, Context, Journal, Permits, UnderWay};
 use crate::ledger::lease::LeaseKeeper;
 use crate::ledger::{Ledger, LedgerError, PoolSettings, Waits};
 use crate::retry::Backoff;
@@ -75,7 +75,12 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
     let (draining, ending) = (CancellationToken::new(), CancellationToken::new());
     let signals = listen(draining.clone(), ending.clone())?;
 
-    let ledger = ledger(&config, places.database_url, config.pool_size.0)?;
+    let (loops, jobs) = (TaskTracker::new(), TaskTracker::new());
+    let ledger = ledger(&config, places.database_url, config.pool_size.0)?.batched(
+        config.batch_max.0,
+        &loops,
+        &ending,
+    );
     let renewals = self::ledger(&config, places.database_url, 1)?;
     // The renewals' connection is made before there is anything to renew: a lease may be as short as
     // that takes.
@@ -84,12 +89,12 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
     }
 
     let worker: Arc<str> = name(&config).into();
-    let (loops, jobs) = (TaskTracker::new(), TaskTracker::new());
     let publisher = Publisher::start(settings.clone(), &worker, &loops, &ending);
     let (leases, waits) = (LeaseKeeper::new(), Waits::new());
     let context = Arc::new(Context {
-        permits: Permits::new(config.max_running.0, &registry),
+        permits: Permits::new(config.max_running.0, config.prefetch, &registry),
         journal: Journal::new(Path::new(&config.journal)),
+        under_way: UnderWay::default(),
         waiting: Semaphore::new(config.max_waiting.0),
         starts: RwLock::new(()),
         counters: Counters::default(),

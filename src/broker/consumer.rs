@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use lapin::Acker;
-use lapin::options::{BasicAckOptions, BasicNackOptions};
 
+use super::acks::{Acker, Answer};
 use super::message::Origin;
 
 /// One hand-over of a message. Dropping it answers nothing: the broker delivers the message again
@@ -20,11 +19,12 @@ pub struct Delivery {
     pub redelivered: bool,
     /// When it arrived here.
     pub received: Instant,
+    tag: u64,
     acker: Acker,
 }
 
 /// Why a delivery was not answered. The broker will deliver it again.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum AckError {
     /// The session that it arrived on is gone.
     #[error("the session of this delivery is gone")]
@@ -35,13 +35,14 @@ pub enum AckError {
 }
 
 impl Delivery {
-    pub(super) fn new(delivery: lapin::message::Delivery) -> Self {
+    pub(super) fn new(delivery: lapin::message::Delivery, acker: Acker) -> Self {
         Self {
             origin: Origin::read(&delivery.properties),
             body: delivery.data.into(),
             redelivered: delivery.redelivered,
             received: Instant::now(),
-            acker: delivery.acker,
+            tag: delivery.delivery_tag,
+            acker,
         }
     }
 
@@ -51,7 +52,7 @@ impl Delivery {
     ///
     /// Where the session is gone: the message comes again, and is answered from the ledger.
     pub async fn ack(self) -> Result<(), AckError> {
-        sent(self.acker.ack(BasicAckOptions::default()).await)
+        self.acker.answer(self.tag, Answer::Ack).await
     }
 
     /// Puts the delivery back into its queue.
@@ -60,15 +61,6 @@ impl Delivery {
     ///
     /// Where the session is gone: the broker has put it back already.
     pub async fn hand_back(self) -> Result<(), AckError> {
-        sent(self.acker.nack(BasicNackOptions { multiple: false, requeue: true }).await)
-    }
-}
-
-/// The client library answers `false`, and no error, where nothing was sent.
-fn sent(answer: lapin::Result<bool>) -> Result<(), AckError> {
-    match answer {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(AckError::SessionLost),
-        Err(error) => Err(AckError::Amqp(error)),
+        self.acker.answer(self.tag, Answer::HandBack).await
     }
 }

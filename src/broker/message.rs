@@ -10,6 +10,7 @@ use super::topology::short;
 
 pub(super) const PUBLISH_ID: &str = "x-callonce-publish-id";
 pub(super) const ROUND: &str = "x-callonce-round";
+const GAVE_WAY: &str = "x-callonce-gave-way";
 pub(super) const REASON: &str = "x-callonce-reason";
 pub(super) const DETAIL: &str = "x-callonce-detail";
 pub(super) const ANSWERED: &str = "x-callonce-answered";
@@ -38,8 +39,8 @@ pub struct Origin {
     pub message_id: Option<ShortString>,
     /// The W3C trace context.
     pub traceparent: Option<String>,
-    /// How many trips through a delay queue the job has made as a retry.
-    pub round: u32,
+    /// The job's trips through delay queues.
+    pub trips: Trips,
     /// How often a quorum queue has given the message back; 0 where it does not say.
     pub returns: u64,
     /// Why it is in the dead queue, if it is.
@@ -49,6 +50,15 @@ pub struct Origin {
     /// What the caller was told before it went to the dead queue.
     pub answered: Option<String>,
     headers: FieldTable,
+}
+
+/// How often a job has been through a delay queue, by why.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trips {
+    /// To be tried again.
+    pub round: u32,
+    /// To make room for the calls of other tools.
+    pub gave_way: u32,
 }
 
 impl Origin {
@@ -61,9 +71,7 @@ impl Origin {
             correlation_id: properties.correlation_id().clone(),
             message_id: properties.message_id().clone(),
             traceparent: text_header(headers, TRACEPARENT),
-            round: number_header(headers, ROUND)
-                .and_then(|round| u32::try_from(round).ok())
-                .unwrap_or(0),
+            trips: Trips { round: count(headers, ROUND), gave_way: count(headers, GAVE_WAY) },
             returns: number_header(headers, DELIVERY_COUNT).unwrap_or(0),
             reason: text_header(headers, REASON),
             detail: text_header(headers, DETAIL),
@@ -98,6 +106,10 @@ fn text_header(headers: Option<&FieldTable>, name: &str) -> Option<String> {
         return std::str::from_utf8(text.as_bytes()).ok().map(str::to_owned);
     }
     if let AMQPValue::ShortString(text) = value { Some(text.to_string()) } else { None }
+}
+
+fn count(headers: Option<&FieldTable>, name: &str) -> u32 {
+    number_header(headers, name).and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
 fn number_header(headers: Option<&FieldTable>, name: &str) -> Option<u64> {
@@ -169,7 +181,7 @@ impl Message {
         Some(Self { queue, body, mandatory, origin, headers: Vec::new() })
     }
 
-    /// A job on its way through a delay queue, to come back in `round`.
+    /// A job on its way through a delay queue, to come back with `trips`.
     ///
     /// # Errors
     ///
@@ -178,9 +190,12 @@ impl Message {
         queue: &str,
         body: Bytes,
         origin: &Origin,
-        round: u32,
+        trips: Trips,
     ) -> Result<Self, BrokerError> {
-        let headers = vec![(ROUND, AMQPValue::LongUInt(round))];
+        let headers = vec![
+            (ROUND, AMQPValue::LongUInt(trips.round)),
+            (GAVE_WAY, AMQPValue::LongUInt(trips.gave_way)),
+        ];
         Ok(Self { queue: short(queue)?, body, mandatory: true, origin: origin.clone(), headers })
     }
 
@@ -200,7 +215,7 @@ impl Message {
         let detail = format!("{detail}{}", origin.foreign_headers());
         let detail = &detail[..detail.floor_char_boundary(DETAIL_BYTES_MAX)];
         let mut headers = vec![
-            (ROUND, AMQPValue::LongUInt(origin.round)),
+            (ROUND, AMQPValue::LongUInt(origin.trips.round)),
             (REASON, AMQPValue::LongString(reason.into())),
             (DETAIL, AMQPValue::LongString(detail.into())),
         ];

@@ -3,6 +3,7 @@
 //! Two connections: one consumes and acks, one publishes, so that a broker that blocks publishers
 //! never blocks acks. Each is lost and rebuilt whole; an ack never crosses sessions.
 
+mod acks;
 mod connect;
 mod consumer;
 mod dead;
@@ -15,7 +16,7 @@ mod topology;
 pub use connect::{BrokerError, BrokerSettings};
 pub use consumer::{AckError, Delivery};
 pub use dead::{DeadLetter, peek_dead};
-pub use message::{Message, Origin};
+pub use message::{Message, Origin, Trips};
 pub use publisher::{Published, Publisher};
 pub use replies::Replies;
 pub use session::{Consume, consume};

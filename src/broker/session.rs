@@ -6,6 +6,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Consumer};
 use tokio_util::sync::CancellationToken;
 
+use super::acks::{Acker, Acks, Arrived};
 use super::connect::{BrokerError, BrokerSettings, connect, within};
 use super::consumer::Delivery;
 use super::topology::{Topology, short};
@@ -45,11 +46,21 @@ pub async fn consume(
     let mut stood = false;
     while !stop.is_cancelled() {
         let error = match Session::open(consume, &stop).await {
-            Ok(session) => {
+            Ok((session, acks)) => {
                 tracing::info!(queue = consume.topology.jobs(), "consuming");
                 stood = true;
                 backoff.reset();
-                match session.run(&start, &stop, &drained).await {
+                let channel = session.channel.clone();
+                let answering = async {
+                    acks.run(&channel).await;
+                    // Whatever ended it ends the session, which the consumer is told.
+                    std::future::pending().await
+                };
+                let ended = tokio::select! {
+                    ended = session.run(&start, &stop, &drained) => ended,
+                    never = answering => never,
+                };
+                match ended {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
                 }
@@ -89,17 +100,22 @@ struct Session {
     channel: Channel,
     consumer: Consumer,
     settings: BrokerSettings,
+    acker: Acker,
+    arrived: Arrived,
 }
 
 impl Session {
-    async fn open(consume: &Consume, stop: &CancellationToken) -> Result<Self, BrokerError> {
+    async fn open(
+        consume: &Consume,
+        stop: &CancellationToken,
+    ) -> Result<(Self, Acks), BrokerError> {
         tokio::select! {
             session = Self::build(consume) => session,
             () = stop.cancelled() => Err(BrokerError::Stopping),
         }
     }
 
-    async fn build(consume: &Consume) -> Result<Self, BrokerError> {
+    async fn build(consume: &Consume) -> Result<(Self, Acks), BrokerError> {
         let (settings, timeout) = (consume.settings.clone(), consume.settings.connect_timeout);
         let connection = connect(&settings, &format!("{} consumes", consume.name)).await?;
         let channel = within(timeout, "opening a channel", connection.create_channel()).await?;
@@ -110,7 +126,8 @@ impl Session {
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
         let consumer = channel.basic_consume(jobs, "".into(), options, arguments);
         let consumer = within(timeout, "consuming", consumer).await?;
-        Ok(Self { connection, channel, consumer, settings })
+        let (acker, arrived, acks) = Acks::new(consume.prefetch);
+        Ok((Self { connection, channel, consumer, settings, acker, arrived }, acks))
     }
 
     /// Hands over deliveries until `stop`, then waits for `drained`.
@@ -144,12 +161,17 @@ impl Session {
         Ok(())
     }
 
+    fn delivery(&self, delivery: lapin::message::Delivery) -> Delivery {
+        self.arrived.note(delivery.delivery_tag);
+        Delivery::new(delivery, self.acker.clone())
+    }
+
     fn arrived(
         &self,
         delivery: Option<lapin::Result<lapin::message::Delivery>>,
     ) -> Result<Delivery, BrokerError> {
         match delivery {
-            Some(Ok(delivery)) => Ok(Delivery::new(delivery)),
+            Some(Ok(delivery)) => Ok(self.delivery(delivery)),
             Some(Err(source)) => Err(BrokerError::Amqp { what: "consuming", source }),
             None => Err(BrokerError::Cancelled),
         }
@@ -168,7 +190,7 @@ impl Session {
             return;
         }
         while let Some(Ok(delivery)) = self.consumer.next().await {
-            if let Err(error) = Delivery::new(delivery).hand_back().await {
+            if let Err(error) = self.delivery(delivery).hand_back().await {
                 tracing::debug!(
                     error = %chain(&error),
                     "a delivery was not handed back"

@@ -7,7 +7,7 @@ use super::receive::Caller;
 use super::recorded::Recorded;
 use super::reply::{Replied, listens, reply};
 use super::{Context, End, suspect};
-use crate::broker::{BrokerError, Delivery, Message, Published};
+use crate::broker::{BrokerError, Delivery, Message, Published, Trips};
 use crate::call::reply::Status;
 use crate::retry::Backoff;
 use crate::telemetry::chain;
@@ -41,6 +41,7 @@ pub(super) async fn finish(
     end: End,
 ) {
     let caller = caller.unwrap_or_default();
+    let trips = delivery.origin.trips;
     let proof = match end {
         End::Say(recorded) => say(context, &delivery, &caller, &recorded).await,
         End::Bury(recorded) => match bury(context, &delivery, &recorded).await {
@@ -48,8 +49,16 @@ pub(super) async fn finish(
             Err(error) => Err(error),
         },
         // A wait is no trip: the round stays, and the first delay serves.
-        End::Park => delay(context, &delivery, FIRST, delivery.origin.round).await.map(Proof::from),
-        End::Retry { round } => delay(context, &delivery, round, round).await.map(Proof::from),
+        End::Park => delay(context, &delivery, FIRST, trips).await.map(Proof::from),
+        End::GiveWay => {
+            let gave_way = trips.gave_way.saturating_add(1);
+            let trips = Trips { gave_way, ..trips };
+            delay(context, &delivery, gave_way, trips).await.map(Proof::from)
+        }
+        End::Retry { round } => {
+            let trips = Trips { round, ..trips };
+            delay(context, &delivery, round, trips).await.map(Proof::from)
+        }
         End::HandBack => return hand_back(context, delivery).await,
         End::Leave => return context.counters.left.count(),
     };
@@ -98,18 +107,18 @@ async fn bury(
     Ok(kept)
 }
 
-/// Publishes a job to the delay queue of `wait`, from which it comes back in `round`.
+/// Publishes a job to the delay queue of `wait`, from which it comes back with `trips`.
 async fn delay(
     context: &Context,
     delivery: &Delivery,
     wait: u32,
-    round: u32,
+    trips: Trips,
 ) -> Result<Kept, BrokerError> {
     let queue = context.topology.delay(wait);
-    let message = Message::delayed(&queue, delivery.body.clone(), &delivery.origin, round)?;
+    let message = Message::delayed(&queue, delivery.body.clone(), &delivery.origin, trips)?;
     let kept = keep(context, &queue, message).await?;
     context.counters.parked.count();
-    tracing::info!(queue, round, "waits in a delay queue");
+    tracing::info!(queue, round = trips.round, "waits in a delay queue");
     Ok(kept)
 }
 

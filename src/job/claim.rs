@@ -55,6 +55,8 @@ pub(super) enum Claimed {
     TooMany(Recorded),
     /// Somebody else acts, or no permit came free in time.
     Busy,
+    /// Too many calls of the same tool wait; this one makes room for other tools.
+    Crowded,
     /// The worker stops, and nothing was begun.
     Draining,
 }
@@ -80,7 +82,7 @@ pub(super) async fn claim(context: &Context, call: &Call, delivery: &Delivery) -
     match claimed {
         Claimed::Mine(_) | Claimed::Recorded(_) | Claimed::Refused(_) | Claimed::TooMany(_) => {}
         // A claim whose answer never came may stand: nothing is left behind.
-        Claimed::Busy | Claimed::Draining => asking.release().await,
+        Claimed::Busy | Claimed::Crowded | Claimed::Draining => asking.release().await,
     }
     claimed
 }
@@ -108,10 +110,12 @@ async fn wait_for_permit(
     received: Instant,
 ) -> Result<Permit, Claimed> {
     let left = context.config.hold_max.0.saturating_sub(received.elapsed());
+    let place = context.permits.place(tool);
     tokio::select! {
         biased;
         () = context.draining.cancelled() => Err(Claimed::Draining),
         permit = context.permits.take(tool) => permit.ok_or(Claimed::Busy),
+        () = context.permits.give_way(tool), if place.is_none() => Err(Claimed::Crowded),
         () = tokio::time::sleep(left) => Err(Claimed::Busy),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{RwLock, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{Journal, Permits};
+use super::{Journal, Permits, UnderWay};
 use crate::broker::{Publisher, Topology};
 use crate::config::Config;
 use crate::ledger::{Ledger, Waits, lease::LeaseKeeper};
@@ -34,6 +34,8 @@ pub struct Context {
     pub journal: Journal,
     /// The limits on running tools.
     pub permits: Permits,
+    /// The calls that are under way here.
+    pub under_way: UnderWay,
     /// Deliveries that may wait for somebody else's claim.
     pub waiting: Semaphore,
     /// Held shared for an instant by every start, and alone by a suspect for as long as it runs.

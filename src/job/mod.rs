@@ -24,6 +24,7 @@ mod permits;
 mod probe;
 mod recorded;
 mod suspect;
+mod together;
 mod trail;
 
 use std::sync::Arc;
@@ -36,12 +37,14 @@ use crate::outcome::EffectClass;
 pub use context::Context;
 pub use journal::Journal;
 pub use permits::Permits;
+pub use together::UnderWay;
 
 use claim::Claimed;
 use execute::Judged;
 use receive::Call;
 use recorded::Recorded;
 use settle::Settled;
+use together::Joined;
 
 /// How a delivery ends.
 enum End {
@@ -51,6 +54,8 @@ enum End {
     Bury(Box<Recorded>),
     /// Publish the job to the first delay queue, to look again, then ack. No reply.
     Park,
+    /// Publish the job to a delay queue, a longer one each time, then ack. No reply.
+    GiveWay,
     /// Publish the job to the delay queue of its next round, then ack. No reply.
     Retry {
         /// The round that it comes back in.
@@ -86,7 +91,7 @@ pub async fn run(context: Arc<Context>, delivery: Delivery) {
             Ok(call) => {
                 // From here on a row counts the attempts of a write that ends its workers.
                 let _alone = (!call.tool.uses_ledger()).then_some(alone);
-                let end = carry_out(&context, &call, &delivery).await;
+                let end = once(&context, &call, &delivery).await;
                 ack::finish(&context, delivery, Some(call.caller()), end).await;
             }
             Err((caller, end)) => ack::finish(&context, delivery, Some(caller), end).await,
@@ -106,6 +111,24 @@ pub async fn take_over_journal(context: &Context) -> std::io::Result<bool> {
     settle::take_over_journal(context).await
 }
 
+/// Carries a call out, or waits for the delivery of this worker that does.
+async fn once(context: &Context, call: &Call, delivery: &Delivery) -> End {
+    match together::join(context, call).await {
+        Joined::First(turn) => {
+            let end = carry_out(context, call, delivery).await;
+            turn.end(&end);
+            end
+        }
+        Joined::Answered(recorded) => {
+            context.counters.replays.count();
+            tracing::debug!("answered as the delivery that came first");
+            End::Say(Box::new(recorded))
+        }
+        Joined::Busy => End::Park,
+        Joined::Draining => End::HandBack,
+    }
+}
+
 /// Takes a call to its recorded outcome.
 async fn carry_out(context: &Context, call: &Call, delivery: &Delivery) -> End {
     loop {
@@ -122,6 +145,7 @@ async fn carry_out(context: &Context, call: &Call, delivery: &Delivery) -> End {
             Claimed::Refused(recorded) => return End::Say(Box::new(recorded)),
             Claimed::TooMany(recorded) => return End::Bury(Box::new(recorded)),
             Claimed::Busy => return End::Park,
+            Claimed::Crowded => return End::GiveWay,
             Claimed::Draining => return End::HandBack,
         };
         let attempt = execute::execute(context, call, delivery, &claim).await;
@@ -145,7 +169,7 @@ fn next_round(call: &Call, delivery: &Delivery, recorded: Recorded) -> End {
         Status::NotRun => true,
         Status::Unknown => recorded.may_resend() && class == EffectClass::KeyedWrite,
     };
-    let round = delivery.origin.round;
+    let round = delivery.origin.trips.round;
     if may_try && round < call.tool.retry().rounds {
         return End::Retry { round: round + 1 };
     }

@@ -1,12 +1,22 @@
-//! The limits on running tools: one for all, one for each tool.
+//! The limits on running tools: one for all, one for each tool; and on what waits for one tool.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 use crate::tools::Tool;
 use crate::tools::registry::Registry;
+
+/// How long a delivery waits in the crowd before one tool until it gives way: a quick tool gets to it
+/// long before.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Between two deliveries of one tool that give way: enough for the other tools to get through, and
+/// no more than a few hundredths of a core for a backlog that goes round.
+const GIVES_WAY_EVERY: Duration = Duration::from_millis(4);
 
 /// The right to run a tool; given back on drop.
 #[derive(Debug)]
@@ -18,15 +28,29 @@ pub(super) struct Permit {
 /// How many tools run at a time.
 pub struct Permits {
     overall: Arc<Semaphore>,
-    tools: HashMap<String, Arc<Semaphore>>,
+    tools: HashMap<String, OfTool>,
+}
+
+/// One tool's limits.
+struct OfTool {
+    running: Arc<Semaphore>,
+    /// Places to wait for a permit; who has none gives way to the other tools in time.
+    waiting: Semaphore,
+    gave_way: Mutex<Instant>,
 }
 
 impl Permits {
-    /// At most `overall` tools at a time, and of each what the registry says.
-    pub fn new(overall: usize, registry: &Registry) -> Self {
+    /// At most `overall` tools at a time, and of each what the registry says; of all that the broker
+    /// hands over, one tool's calls may wait with half of `prefetch`.
+    pub fn new(overall: usize, prefetch: u16, registry: &Registry) -> Self {
         let of = |tool: &Arc<Tool>| {
-            let permits = tool.max_concurrency().min(Semaphore::MAX_PERMITS);
-            (tool.name().as_str().to_owned(), Arc::new(Semaphore::new(permits)))
+            let running = tool.max_concurrency().min(Semaphore::MAX_PERMITS);
+            let limits = OfTool {
+                running: Arc::new(Semaphore::new(running)),
+                waiting: Semaphore::new(usize::from(prefetch / 2).max(1)),
+                gave_way: Mutex::new(Instant::now()),
+            };
+            (tool.name().as_str().to_owned(), limits)
         };
         Self {
             overall: Arc::new(Semaphore::new(overall)),
@@ -36,25 +60,44 @@ impl Permits {
 
     /// A permit, if one is free now.
     pub(super) fn try_take(&self, tool: &Tool) -> Option<Permit> {
-        let of_tool = self.of(tool).try_acquire_owned().ok()?;
+        let of_tool = self.of(tool)?.running.clone().try_acquire_owned().ok()?;
         let overall = self.overall.clone().try_acquire_owned().ok()?;
         Some(Permit { _tool: of_tool, _overall: overall })
     }
 
     /// A permit, in turn. The tool's own comes first, so that a slow tool's calls wait for each
-    /// other and hold nothing that another tool needs. `None` never comes: no semaphore is closed.
+    /// other and hold nothing that another tool needs. `None` never comes: each tool of the registry
+    /// has its limits, and no semaphore is closed.
     ///
     /// # Cancel safety
     ///
     /// Safe: the place in the queue is lost.
     pub(super) async fn take(&self, tool: &Tool) -> Option<Permit> {
-        let of_tool = self.of(tool).acquire_owned().await.ok()?;
+        let of_tool = self.of(tool)?.running.clone().acquire_owned().await.ok()?;
         let overall = self.overall.clone().acquire_owned().await.ok()?;
         Some(Permit { _tool: of_tool, _overall: overall })
     }
 
-    /// A tool that is not of the registry, which no delivery brings, may run one call at a time.
-    fn of(&self, tool: &Tool) -> Arc<Semaphore> {
-        self.tools.get(tool.name().as_str()).cloned().unwrap_or_else(|| Arc::new(Semaphore::new(1)))
+    /// A place to wait for a permit of a tool, if one is free.
+    pub(super) fn place(&self, tool: &Tool) -> Option<SemaphorePermit<'_>> {
+        self.of(tool)?.waiting.try_acquire().ok()
+    }
+
+    /// Comes back when a delivery that waits without a place is to give way: not at once, and one
+    /// after another.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: the next one gives way instead.
+    pub(super) async fn give_way(&self, tool: &Tool) {
+        tokio::time::sleep(PATIENCE).await;
+        let Some(of_tool) = self.of(tool) else { return };
+        let mut gave_way = of_tool.gave_way.lock().await;
+        tokio::time::sleep_until(*gave_way + GIVES_WAY_EVERY).await;
+        *gave_way = Instant::now();
+    }
+
+    fn of(&self, tool: &Tool) -> Option<&OfTool> {
+        self.tools.get(tool.name().as_str())
     }
 }

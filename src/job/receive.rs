@@ -90,7 +90,7 @@ pub(super) async fn receive(context: &Context, delivery: &Delivery) -> Result<Ca
     let Some(tool) = context.registry.get(job.name.as_str()).cloned() else {
         let error =
             CallError::new(ErrorKind::UnknownTool, None, "no tool of this name is registered");
-        let round = origin.round;
+        let round = origin.trips.round;
         // A worker with a newer registry may know it.
         let last =
             usize::try_from(round).is_ok_and(|round| round >= context.config.retry_delays.0.len());

@@ -12,7 +12,7 @@ const UNKNOWN: &str =
     "the state of this call is unknown; look it up by its key; do not resubmit it as another call";
 
 /// The proof that there is nothing left to record before the reply.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Recorded {
     status: Status,
     outcome: Outcome,
@@ -53,6 +53,11 @@ impl Recorded {
     /// What was just settled.
     pub(super) fn settled(status: Status, outcome: Outcome, attempt: i32) -> Self {
         Self { status, outcome, attempt, replayed: false, may_resend: true }
+    }
+
+    /// What another delivery was answered, for one that ran nothing itself.
+    pub(super) fn replayed_elsewhere(&self) -> Self {
+        Self { replayed: true, ..self.clone() }
     }
 
     /// A refusal: nothing ran, and no row is needed to say so.

@@ -55,10 +55,20 @@ pub struct PoolSettings {
     pub checkout_timeout: Duration,
 }
 
-/// What every session of ours sets, whatever its role says. The server must never cancel a
-/// statement: a cancelled wait for a standby succeeds with a warning.
-const SESSION: &str =
-    "SET synchronous_commit = on; SET statement_timeout = 0; SET client_min_messages = warning";
+/// What every session of ours sets, whatever its role says.
+///
+/// The server must never cancel a statement: a cancelled wait for a standby succeeds with a warning.
+/// Every statement on the way of a call finds its rows by key; a plan that was made while the table
+/// was small must not read all of it once it has grown.
+const SESSION: &str = "
+SET synchronous_commit = on;
+SET statement_timeout = 0;
+SET client_min_messages = warning;
+SET plan_cache_mode = force_generic_plan;
+SET enable_seqscan = off;
+SET enable_hashjoin = off;
+SET enable_mergejoin = off;
+SET jit = off";
 
 /// A half-open connection is noticed after about this long without an answer.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);

@@ -1,5 +1,6 @@
 //! Why the ledger did not answer, and what that says of the statement and its connection.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::PoolError;
@@ -48,6 +49,13 @@ pub enum LedgerError {
     /// A row holds something that this version cannot read.
     #[error("a row of the ledger cannot be read: {0}")]
     Row(&'static str),
+    /// The error of a statement that several callers shared.
+    #[error(transparent)]
+    Shared(Arc<LedgerError>),
+    /// The task that asked for several callers ended; whether its statement was carried out is not
+    /// known.
+    #[error("the statement's task ended before it was answered")]
+    Unanswered,
 }
 
 impl LedgerError {
@@ -67,7 +75,8 @@ impl LedgerError {
     /// Whether the statement may have reached the server.
     pub fn may_have_been_sent(&self) -> bool {
         match self {
-            Self::Timeout(_) | Self::Statement { .. } | Self::Row(_) => true,
+            Self::Timeout(_) | Self::Statement { .. } | Self::Row(_) | Self::Unanswered => true,
+            Self::Shared(error) => error.may_have_been_sent(),
             Self::Connection { .. }
             | Self::Url(_)
             | Self::Migration(_)
@@ -79,16 +88,11 @@ impl LedgerError {
     /// Whether an error will be the same at the next try, as far as anybody can tell: the server
     /// answered and refused, and is not just starting or full.
     pub fn is_lasting(&self) -> bool {
-        // Connection trouble, resources and an operator's intervention pass.
-        let refused = |code: Option<&SqlState>| {
-            code.is_some_and(|code| {
-                !["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
-            })
-        };
         match self {
             Self::Connection { source: PoolError::Backend(error), .. } => refused(error.code()),
             Self::Statement { code, .. } => refused(code.as_ref()),
-            Self::Connection { .. } | Self::Timeout(_) => false,
+            Self::Connection { .. } | Self::Timeout(_) | Self::Unanswered => false,
+            Self::Shared(error) => error.is_lasting(),
             Self::Url(_)
             | Self::Migration(_)
             | Self::Schema(_)
@@ -96,6 +100,27 @@ impl LedgerError {
             | Self::Row(_) => true,
         }
     }
+
+    /// Whether the server refused a statement for what it asks: of many rows one may be to blame.
+    pub(super) fn is_of_a_row(&self) -> bool {
+        match self {
+            Self::Statement { code, .. } => refused(code.as_ref()),
+            Self::Shared(error) => error.is_of_a_row(),
+            Self::Connection { .. }
+            | Self::Timeout(_)
+            | Self::Url(_)
+            | Self::Migration(_)
+            | Self::Schema(_)
+            | Self::Encoding(_)
+            | Self::Row(_)
+            | Self::Unanswered => false,
+        }
+    }
+}
+
+/// Connection trouble, resources and an operator's intervention pass; any other answer stands.
+fn refused(code: Option<&SqlState>) -> bool {
+    code.is_some_and(|code| !["08", "53", "57"].iter().any(|class| code.code().starts_with(class)))
 }
 
 /// A server that became read-only, is going down or is starting up will say the same on this

@@ -10,18 +10,18 @@ use crate::call::key::KEY_VERSION;
 /// What the key is made of, and the tool as it is registered.
 pub(super) struct Inserted<'a> {
     /// The digest's first half.
-    key: &'a [u8],
-    digest: &'a [u8],
-    conversation: &'a str,
-    turn: i64,
-    name: &'a str,
-    ordinal: i64,
-    args: &'a [u8],
-    meta: Option<&'a [u8]>,
-    response: Option<&'a str>,
-    effect: &'static str,
-    timeout_ms: i64,
-    sent_as: &'a [u8],
+    pub(super) key: &'a [u8],
+    pub(super) digest: &'a [u8],
+    pub(super) conversation: &'a str,
+    pub(super) turn: i64,
+    pub(super) name: &'a str,
+    pub(super) ordinal: i64,
+    pub(super) args: &'a [u8],
+    pub(super) meta: Option<&'a [u8]>,
+    pub(super) response: Option<&'a str>,
+    pub(super) effect: &'static str,
+    pub(super) timeout_ms: i64,
+    pub(super) sent_as: &'a [u8],
 }
 
 impl<'a> Inserted<'a> {

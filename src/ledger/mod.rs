@@ -1,14 +1,17 @@
 //! Postgres: the table of claims and outcomes, the source of truth. Nothing else imports
 //! tokio-postgres, and nothing here knows of the broker or of tools.
 //!
-//! One method for each statement. A claim or a settling is an owned value and gives an owned
-//! answer, so that many callers can come to share one statement. Nothing is ever cancelled on the
+//! One method for each thing that may be asked. What every call needs (`many.rs`) is asked for many
+//! callers at once where the ledger is [batched](Ledger::batched). Nothing is ever cancelled on the
 //! server: when an answer does not come in time its connection is dropped.
 
+mod batch;
 mod connect;
+mod connections;
 mod error;
 mod insert;
 pub mod lease;
+mod many;
 mod migrate;
 mod people;
 mod row;
@@ -19,37 +22,38 @@ mod waits;
 
 use std::time::Duration;
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Object;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::call::job::Job;
 use crate::call::key::IdempotencyKey;
 use crate::clock::Moment;
 use crate::outcome::Outcome;
+use batch::Batches;
 pub use connect::{PoolSettings, UrlError, pool};
+use connections::Connections;
 pub use error::LedgerError;
-use error::spoils_connection;
 use insert::Inserted;
 pub use row::{CallRow, ClaimAgain, ClaimRequest, Granted, Note, Proof, ProofBy, Settle, Settling};
 use row::{class_name, encode, expires_at, granted, millis, read_row};
 pub use view::{CallView, HistoryEntry, ListEntry, Unended};
 pub use waits::Waits;
 
-/// How many dead connections one statement may meet before its error counts: after a server's
-/// restart each connection of the pool fails once.
-const STALE_CONNECTIONS_MAX: usize = 64;
-
 /// A handle to the ledger.
 #[derive(Clone)]
 pub struct Ledger {
-    pool: Pool,
-    statement_timeout: Duration,
+    connections: Connections,
+    claims: Batches<many::Claims>,
+    reads: Batches<many::Reads>,
+    completions: Batches<many::Completions>,
 }
 
 impl Ledger {
-    /// Prepares a handle; connects to nothing yet.
+    /// Prepares a handle; connects to nothing yet. Each caller's statement is its own.
     ///
     /// # Errors
     ///
@@ -59,7 +63,33 @@ impl Ledger {
         settings: PoolSettings,
         statement_timeout: Duration,
     ) -> Result<Self, LedgerError> {
-        Ok(Self { pool: connect::pool(database_url, settings)?, statement_timeout })
+        let pool = connect::pool(database_url, settings)?;
+        let connections = Connections { pool, statement_timeout };
+        Ok(Self {
+            claims: Batches::of_one(connections.clone()),
+            reads: Batches::of_one(connections.clone()),
+            completions: Batches::of_one(connections.clone()),
+            connections,
+        })
+    }
+
+    /// Lets up to `max` callers share a statement: each takes what queued while the one before it was
+    /// under way. With 1 each caller's statement is its own.
+    ///
+    /// The tasks that gather callers end with the last handle, or with `stop`: after that nothing is
+    /// answered.
+    #[must_use]
+    pub fn batched(self, max: usize, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+        if max <= 1 {
+            return self;
+        }
+        let connections = self.connections;
+        Self {
+            claims: Batches::of(connections.clone(), max, tasks, stop),
+            reads: Batches::of(connections.clone(), max, tasks, stop),
+            completions: Batches::of(connections.clone(), max, tasks, stop),
+            connections,
+        }
     }
 
     /// Brings the schema up to date and says which migrations were applied.
@@ -102,16 +132,12 @@ impl Ledger {
         request: &ClaimRequest,
         claim: Uuid,
     ) -> Result<Option<Granted>, LedgerError> {
-        let (job, asked) = (&request.job, Moment::now());
-        let call = Inserted::new(job, &request.terms, &job.args);
-        let (worker, lease, expires_at) =
-            (&*request.worker, millis(request.lease), expires_at(job));
-        let row =
-            self.one(statements::CLAIM, &call.and(&[&claim, &worker, &lease, &expires_at])).await?;
-        Ok(row.map(|row| Granted {
+        let asked = Moment::now();
+        let granted = self.claims.ask(many::Claim { request: request.clone(), claim }).await?;
+        Ok(granted.then(|| Granted {
             claim,
-            attempt: row.get(0),
-            args: job.args.clone(),
+            attempt: 1,
+            args: request.job.args.clone(),
             maybe_age: None,
             earlier_timeout: Duration::ZERO,
             asked,
@@ -129,7 +155,7 @@ impl Ledger {
         job: Option<&Job>,
     ) -> Result<Option<CallRow>, LedgerError> {
         let expires_at = job.and_then(expires_at);
-        let row = self.one(statements::READ, &[&&key.as_bytes()[..], &expires_at]).await?;
+        let row = self.reads.ask(many::Read { key, expires_at }).await?;
         row.map(|row| read_row(&row, job)).transpose()
     }
 
@@ -293,7 +319,9 @@ impl Ledger {
         let (attempt, worker) = (&settling.attempt, &*settling.request.worker);
         let row = match how {
             Settle::Completed => {
-                self.one(statements::SETTLE_COMPLETED, &[&key, claim, &outcome]).await?
+                let key = settling.request.job.key();
+                let completion = many::Completion { key, claim: settling.claim, outcome };
+                return self.completions.ask(completion).await;
             }
             Settle::CompletedLate => {
                 self.one(
@@ -420,10 +448,7 @@ impl Ledger {
     }
 
     async fn checkout(&self) -> Result<Object, LedgerError> {
-        self.pool
-            .get()
-            .await
-            .map_err(|source| LedgerError::Connection { what: connect::describe(&source), source })
+        self.connections.checkout().await
     }
 
     async fn one(
@@ -431,43 +456,14 @@ impl Ledger {
         sql: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, LedgerError> {
-        Ok(self.query(sql, parameters).await?.pop())
+        self.connections.one(sql, parameters).await
     }
 
-    /// Runs one statement in its own transaction.
-    ///
-    /// A connection that was dead before the statement was sent is thrown away and another tried.
-    /// Every statement here can be repeated: it is guarded, and an insert keeps its claim's id.
     async fn query(
         &self,
         sql: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, LedgerError> {
-        let mut stale = 0;
-        loop {
-            let client = self.checkout().await?;
-            let answer = tokio::time::timeout(self.statement_timeout, async {
-                let statement = client.prepare_cached(sql).await?;
-                client.query(&statement, parameters).await
-            })
-            .await;
-            match answer {
-                Ok(Ok(rows)) => return Ok(rows),
-                Ok(Err(error)) => {
-                    let closed = error.is_closed() || client.is_closed();
-                    if closed || spoils_connection(&error) {
-                        drop(Object::take(client));
-                    }
-                    stale += 1;
-                    if !closed || stale > STALE_CONNECTIONS_MAX {
-                        return Err(LedgerError::statement(error));
-                    }
-                }
-                Err(_) => {
-                    drop(Object::take(client));
-                    return Err(LedgerError::Timeout(self.statement_timeout));
-                }
-            }
-        }
+        self.connections.query(sql, parameters).await
     }
 }

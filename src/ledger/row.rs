@@ -244,6 +244,7 @@ pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn expires_at(job: &Job) -> Option<String> {
-    job.expires_at.map(|at| at.to_string())
+/// In microseconds of the Unix epoch.
+pub(super) fn expires_at(job: &Job) -> Option<i64> {
+    job.expires_at.map(|at| at.as_microsecond())
 }

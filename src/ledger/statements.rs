@@ -1,29 +1,38 @@
 //! All SQL text. Each constant names its parameters in order and what zero rows mean; each write
 //! after the insert is guarded as [`super::state`] says, guard for guard.
 //!
-//! Times are the database's. Durations are parameters in milliseconds (`bigint`).
+//! Times are the database's. Durations are parameters in milliseconds, a job's `expires_at` in
+//! microseconds of the Unix epoch (`bigint`): the server reads no text as a time, and refuses none.
 
-/// Inserts a row as claimed.
+/// Inserts rows as claimed, in key order so that no two batches can deadlock.
 ///
-/// Parameters: key, digest, key version, conversation, turn, name, ordinal, args, meta, response,
-/// effect, time-out, `sent_as`, claim, worker, lease, expires at (text or null).
-/// Zero rows: there is a row already, or the call has expired; read it.
+/// Parameters: arrays of one length (keys, digests, conversations, turns, names, ordinals, args,
+/// metas, responses, effects, time-outs, `sent_as`, claims, leases, expires at, workers), then key
+/// version. Rows: the claims that were granted. One that is not there: there is a row already, or the
+/// call has expired; read it.
 pub(super) const CLAIM: &str = "
 INSERT INTO callonce_calls
     (key, digest, key_version, conversation_id, turn_index, name, ordinal, args, meta,
      response_id, last_response_id, effect, timeout_ms, sent_as,
      state, claim, attempt, worker, lease_until, claimed_at, last_claimed_at)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9,
-       $10, $10, $11, $12, $13,
-       'in_flight', $14, 1, $15, now() + $16::bigint * interval '1 millisecond', now(), now()
-WHERE $17::text IS NULL OR $17::text::timestamptz > now()
+SELECT a.key, a.digest, $17, a.conversation, a.turn, a.name, a.ordinal, a.args, a.meta,
+       a.response, a.response, a.effect, a.timeout_ms, a.sent_as,
+       'in_flight', a.claim, 1, a.worker, now() + a.lease_ms * interval '1 millisecond', now(), now()
+FROM unnest($1::bytea[], $2::bytea[], $3::text[], $4::bigint[], $5::text[], $6::bigint[],
+            $7::bytea[], $8::bytea[], $9::text[], $10::text[], $11::bigint[], $12::bytea[],
+            $13::uuid[], $14::bigint[], $15::bigint[], $16::text[])
+     AS a (key, digest, conversation, turn, name, ordinal,
+           args, meta, response, effect, timeout_ms, sent_as,
+           claim, lease_ms, expires_at_us, worker)
+WHERE a.expires_at_us IS NULL OR a.expires_at_us > (EXTRACT(epoch FROM now()) * 1000000)::bigint
+ORDER BY a.key
 ON CONFLICT (key) DO NOTHING
-RETURNING attempt";
+RETURNING claim";
 
 /// Inserts a row as held: nothing is sent until a person has said that it may be.
 ///
 /// Parameters: key, digest, key version, conversation, turn, name, ordinal, args, meta, response,
-/// effect, time-out, `sent_as`, expires at (text or null).
+/// effect, time-out, `sent_as`, expires at (or null).
 /// Zero rows: there is a row already, or the call has expired; read it.
 pub(super) const INSERT_HELD: &str = "
 INSERT INTO callonce_calls
@@ -33,7 +42,7 @@ INSERT INTO callonce_calls
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9,
        $10, $10, $11, $12, $13,
        'held', 0, now(), now()
-WHERE $14::text IS NULL OR $14::text::timestamptz > now()
+WHERE $14::bigint IS NULL OR $14::bigint > (EXTRACT(epoch FROM now()) * 1000000)::bigint
 ON CONFLICT (key) DO NOTHING
 RETURNING attempt";
 
@@ -161,11 +170,12 @@ ORDER BY tool";
 pub(super) const MENDED: &str =
     "DELETE FROM callonce_unended_streams WHERE tool = $1 RETURNING streams";
 
-/// Reads a row.
+/// Reads rows.
 ///
-/// Parameters: key, expires at (text or null). Zero rows: there is none.
+/// Parameters: keys, expires at (arrays of one length). Rows: one for each place whose key has a row,
+/// with the place, from 1.
 pub(super) const READ: &str = "
-SELECT digest, conversation_id, turn_index, name, ordinal, response_id,
+SELECT a.place, digest, conversation_id, turn_index, name, ordinal, response_id,
        effect, timeout_ms, sent_as, state, claim, attempt, lapses,
        too_many, late_completion, approved_at IS NOT NULL AS approved, worker, outcome, pruned_at IS NOT NULL AS pruned,
        (EXTRACT(epoch FROM now()) * 1000000)::bigint AS now_us,
@@ -173,14 +183,15 @@ SELECT digest, conversation_id, turn_index, name, ordinal, response_id,
        (EXTRACT(epoch FROM maybe_since) * 1000000)::bigint AS maybe_since_us,
        (EXTRACT(epoch FROM last_claimed_at) * 1000000)::bigint AS last_claimed_at_us,
        (EXTRACT(epoch FROM settled_at) * 1000000)::bigint AS settled_at_us,
-       COALESCE($2::text::timestamptz <= now(), false) AS expired
-FROM callonce_calls
-WHERE key = $1";
+       COALESCE(a.expires_at_us <= (EXTRACT(epoch FROM now()) * 1000000)::bigint, false) AS expired
+FROM unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY AS a (key, expires_at_us, place)
+JOIN callonce_calls c ON c.key = a.key";
 
 /// Whether a time of a job has passed.
 ///
-/// Parameters: expires at (text).
-pub(super) const EXPIRED: &str = "SELECT $1::text::timestamptz <= now()";
+/// Parameters: expires at.
+pub(super) const EXPIRED: &str =
+    "SELECT $1::bigint <= (EXTRACT(epoch FROM now()) * 1000000)::bigint";
 
 /// Claims a row that is known not to have run.
 ///
@@ -197,7 +208,7 @@ WHERE key = $1
   AND state = 'not_run'
   AND claim IS NOT DISTINCT FROM $2
   AND (approved_at IS NOT NULL OR NOT $11)
-  AND ($10::text IS NULL OR $10::text::timestamptz > now())
+  AND ($10::bigint IS NULL OR $10::bigint > (EXTRACT(epoch FROM now()) * 1000000)::bigint)
 RETURNING attempt, args, NULL::bigint AS maybe_age_ms, timeout_ms";
 
 /// Claims an unknown keyed row, to send it again under the same key.
@@ -329,16 +340,28 @@ WHERE key = $1
 RETURNING attempt, args, timeout_ms,
           (EXTRACT(epoch FROM now() - maybe_since) * 1000)::bigint AS maybe_age_ms";
 
-/// Settles a row as completed, the ordinary way.
+/// Settles rows as completed, the ordinary way, in key order so that no two batches can deadlock.
 ///
-/// Parameters: key, claim, outcome. Zero rows: see [`SETTLE_COMPLETED_LATE`].
+/// Parameters: keys, claims, outcomes (arrays of one length). Rows: the claims that were settled. One
+/// that is not there: see [`SETTLE_COMPLETED_LATE`].
 pub(super) const SETTLE_COMPLETED: &str = "
-UPDATE callonce_calls
-SET state = 'completed', outcome = $3, lapses = 0, settled_at = now()
-WHERE key = $1
-  AND claim = $2
-  AND state = 'in_flight'
-RETURNING attempt";
+WITH asked AS (
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bytea[]) AS a (key, claim, outcome)
+), locked AS (
+    SELECT c.key, c.claim, a.outcome
+    FROM callonce_calls c
+    JOIN asked a ON a.key = c.key AND a.claim = c.claim
+    WHERE c.state = 'in_flight'
+    ORDER BY c.key
+    FOR UPDATE OF c
+)
+UPDATE callonce_calls c
+SET state = 'completed', outcome = l.outcome, lapses = 0, settled_at = now()
+FROM locked l
+WHERE c.key = l.key
+  AND c.claim = l.claim
+  AND c.state = 'in_flight'
+RETURNING c.claim";
 
 /// Settles a row as completed that had ended otherwise, under this claim or another.
 ///
