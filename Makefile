@@ -14,16 +14,14 @@ demo: need ## run the demo against private services
 	cargo build --release --locked --bins --examples
 	scripts/services run -- $${CARGO_TARGET_DIR:-target}/release/examples/demo
 
-# Built before the services are started, so that an error in the code shows soon.
+# Built before the services are started, so that an error in the code shows soon. The tests of faults
+# run twice: in batches, and with each call's statement its own.
 test: need ## run all tests against private services
-	@if cargo nextest --version >/dev/null 2>&1; then set -ex; \
-	  cargo nextest run --no-run $(test_flags); \
-	  cargo test --doc $(test_flags); \
-	  scripts/services run -- cargo nextest run $(test_flags); \
-	else set -ex; \
-	  cargo test --no-run $(test_flags); \
-	  scripts/services run -- cargo test $(test_flags); \
-	fi
+	@if cargo nextest --version >/dev/null 2>&1; then run="nextest run"; else run=test; fi; set -ex; \
+	cargo $$run --no-run $(test_flags); \
+	cargo test --doc $(test_flags); \
+	scripts/services run -- sh -exc "cargo $$run $(test_flags); \
+	  TEST_BATCH_MAX=1 cargo $$run $(test_flags) --test crash"
 
 lint: need ## check format, code, docs and scripts; warnings are errors
 	cargo fmt --check

@@ -10,6 +10,12 @@ use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, JsonFields};
+
+mod names;
+
+pub use names::Names;
+use names::WithNames;
 
 /// The client library logs whole messages that the broker returns, with their bodies: they are
 /// reported here without.
@@ -38,9 +44,11 @@ pub fn start(format: LogFormat) {
         LogFormat::Json => true,
     };
     let started = if json {
-        subscriber.json().flatten_event(true).try_init()
+        let line = Format::default().json().flatten_event(true);
+        subscriber.fmt_fields(JsonFields::new()).event_format(WithNames::Json(line)).try_init()
     } else {
-        subscriber.with_ansi(std::io::stderr().is_terminal()).try_init()
+        let line = Format::default().with_ansi(std::io::stderr().is_terminal());
+        subscriber.event_format(WithNames::Pretty(line)).try_init()
     };
     if let Err(error) = started {
         tracing::debug!(%error, "logs were started before");

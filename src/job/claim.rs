@@ -26,6 +26,7 @@ use crate::ledger::{
 };
 use crate::outcome::Outcome;
 use crate::retry::Backoff;
+use crate::telemetry::Names;
 use crate::tools::Tool;
 
 /// The right to act, and how it was come by.
@@ -461,9 +462,7 @@ impl Asking<'_> {
         crate::failpoint::reach("claimed");
         let (key, length) = (self.request.job.key(), self.request.lease);
         let lease = self.context.leases.keep(key, granted.claim, granted.asked, length);
-        let span = tracing::Span::current();
-        span.record("attempt", granted.attempt);
-        span.record("claim", tracing::field::display(granted.claim));
+        Names::attempt(granted.attempt, granted.claim);
         let row = ClaimOfRow { request: self.request.clone(), granted, lease };
         Look::ended(Claimed::Mine(Claim { granted: Some(row), permit }))
     }

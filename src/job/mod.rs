@@ -29,11 +29,10 @@ mod trail;
 
 use std::sync::Arc;
 
-use tracing::Instrument as _;
-
 use crate::broker::Delivery;
 use crate::call::reply::Status;
 use crate::outcome::EffectClass;
+use crate::telemetry::Names;
 pub use context::Context;
 pub use journal::Journal;
 pub use permits::Permits;
@@ -70,18 +69,8 @@ enum End {
 /// Runs one delivery from its arrival to its ack.
 pub async fn run(context: Arc<Context>, delivery: Delivery) {
     context.counters.deliveries.count();
-    let span = tracing::info_span!(
-        "delivery",
-        redelivered = delivery.redelivered,
-        key = tracing::field::Empty,
-        conversation = tracing::field::Empty,
-        turn = tracing::field::Empty,
-        tool = tracing::field::Empty,
-        ordinal = tracing::field::Empty,
-        attempt = tracing::field::Empty,
-        claim = tracing::field::Empty,
-    );
-    async {
+    let names = Names::new(delivery.redelivered);
+    let story = async {
         let alone = match suspect::write_down(&context, &delivery).await {
             Ok(alone) => alone,
             Err(end) => return ack::finish(&context, delivery, None, end).await,
@@ -96,9 +85,8 @@ pub async fn run(context: Arc<Context>, delivery: Delivery) {
             }
             Err((caller, end)) => ack::finish(&context, delivery, Some(caller), end).await,
         }
-    }
-    .instrument(span)
-    .await;
+    };
+    names.scope(story).await;
 }
 
 /// Settles what ended workers left in the journal, before the first delivery is taken; false where

@@ -15,6 +15,7 @@ use crate::call::reply::{CallError, ErrorKind};
 use crate::ledger::state::State;
 use crate::ledger::{CallRow, LedgerError};
 use crate::retry::Backoff;
+use crate::telemetry::Names;
 use crate::tools::Tool;
 
 /// Who is replied to: what of the job stands in every reply.
@@ -109,14 +110,9 @@ pub(super) async fn receive(context: &Context, delivery: &Delivery) -> Result<Ca
     Ok(Call { job, tool })
 }
 
-/// Puts the call's names on the span, and says what is likely a model's error.
-fn note(context: &Context, job: &Job) {
-    let span = tracing::Span::current();
-    span.record("key", tracing::field::display(job.key()));
-    span.record("conversation", tracing::field::debug(job.conversation_id.as_str()));
-    span.record("turn", job.turn_index.get());
-    span.record("tool", tracing::field::debug(job.name.as_str()));
-    span.record("ordinal", job.ordinal.get());
+/// Names the call in the log, and says what is likely a model's error.
+fn note(context: &Context, job: &Arc<Job>) {
+    Names::call(job);
     tracing::debug!("received");
     if job.ordinal.get() > 0 {
         context.counters.ordinals_above_zero.count();

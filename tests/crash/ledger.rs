@@ -72,7 +72,8 @@ async fn after_a_restart_the_pools_dead_connections_fail_no_job() {
     const CALLS: usize = 20;
     let (server, world) = Server::postgres().await;
     let mut scene = Scene::of(world, Class::Unkeyed).await;
-    let builder = scene.worker().set("pool_size", "10");
+    // In batches two connections would do the work of ten.
+    let builder = scene.worker().set("pool_size", "10").set("batch_max", "1");
     let worker = named(builder, &scene).start().await;
     let mut calls = Vec::new();
     // A fast and an immediate shutdown, and a killed postmaster.

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
+mod batches;
+
 use std::sync::Arc;
 use std::time::Duration;
 

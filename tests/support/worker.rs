@@ -24,6 +24,10 @@ impl WorkerBuilder {
             .env("CALLONCE_POOL_SIZE", "4")
             .env("CALLONCE_RETRY_DELAYS", "200ms, 400ms")
             .env("CALLONCE_DRAIN_TIMEOUT", "15s");
+        // The tests of faults run in both modes: in batches, and with each call's statement its own.
+        if let Some(max) = std::env::var_os("TEST_BATCH_MAX") {
+            command.env("CALLONCE_BATCH_MAX", max);
+        }
         Self { command }
     }
 
