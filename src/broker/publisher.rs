@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{Channel, Confirmation, Connection, PublisherConfirm};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -189,12 +190,8 @@ impl Lane {
                 (&*connection, &*channel)
             }
         };
-        let mut sent = Vec::with_capacity(set.len());
-        for request in set {
-            let id = Uuid::new_v4().to_string();
-            let confirm = send(channel, &request.message, &id).await?;
-            sent.push((id, confirm));
-        }
+        // Each send waits until its frames are written: all of a set are handed over before that.
+        let sent = try_join_all(set.iter().map(|request| send(channel, &request.message))).await?;
         settle_set(connection, sent).await
     }
 }
@@ -202,8 +199,8 @@ impl Lane {
 async fn send(
     channel: &Channel,
     message: &Message,
-    id: &str,
-) -> Result<PublisherConfirm, BrokerError> {
+) -> Result<(String, PublisherConfirm), BrokerError> {
+    let id = Uuid::new_v4().to_string();
     let options =
         BasicPublishOptions { mandatory: message.mandatory, ..BasicPublishOptions::default() };
     channel
@@ -212,9 +209,10 @@ async fn send(
             message.queue.clone(),
             options,
             &message.body,
-            message.properties(id),
+            message.properties(&id),
         )
         .await
+        .map(|confirm| (id, confirm))
         .map_err(|source| BrokerError::Amqp { what: "publishing", source })
 }
 

@@ -60,10 +60,18 @@ struct Kept {
     due: Moment,
 }
 
+/// The leases by their claims, and when the keeper looks at them next.
+#[derive(Default)]
+struct Book {
+    kept: HashMap<Uuid, Kept>,
+    next: Option<Moment>,
+}
+
 /// Keeps the leases of running attempts.
 pub struct LeaseKeeper {
-    kept: Mutex<HashMap<Uuid, Kept>>,
-    added: Notify,
+    book: Mutex<Book>,
+    /// A lease is due before the keeper would look.
+    sooner: Notify,
 }
 
 /// A lease that is renewed until this is dropped.
@@ -80,7 +88,7 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.keeper.kept().remove(&self.claim);
+        self.keeper.book().kept.remove(&self.claim);
     }
 }
 
@@ -95,11 +103,11 @@ impl std::ops::Deref for KeptLease {
 impl LeaseKeeper {
     /// A keeper without leases.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { kept: Mutex::default(), added: Notify::new() })
+        Arc::new(Self { book: Mutex::default(), sooner: Notify::new() })
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<Uuid, Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the lease of a claim that was asked for at `asked` and granted.
@@ -113,8 +121,13 @@ impl LeaseKeeper {
         let lease =
             Arc::new(Lease { until: Mutex::new(asked + length), lost: CancellationToken::new() });
         let due = asked + length / RENEWALS_PER_LEASE;
-        self.kept().insert(claim, Kept { key, lease: lease.clone(), length, due });
-        self.added.notify_one();
+        let mut book = self.book();
+        book.kept.insert(claim, Kept { key, lease: lease.clone(), length, due });
+        if book.next.is_none_or(|next| due < next) {
+            book.next = Some(due);
+            self.sooner.notify_one();
+        }
+        drop(book);
         KeptLease { lease, _registration: Arc::new(Registration { claim, keeper: self.clone() }) }
     }
 
@@ -137,7 +150,7 @@ impl LeaseKeeper {
             };
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = self.added.notified() => {}
+                () = self.sooner.notified() => {}
                 () = sleep_or_pend(wait) => {}
             }
         }
@@ -145,22 +158,25 @@ impl LeaseKeeper {
 
     /// Renews what is due and says how long it is until the next is.
     async fn renew_due(&self, ledger: &Ledger) -> Result<Option<Duration>, LedgerError> {
+        let asked = Moment::now();
         let due: Vec<(IdempotencyKey, Uuid, Duration)> = self
-            .kept()
+            .book()
+            .kept
             .iter()
-            .filter(|(_, kept)| kept.due.remaining().is_zero())
+            .filter(|(_, kept)| kept.due <= asked)
             .map(|(claim, kept)| (kept.key, *claim, kept.length))
             .collect();
         if !due.is_empty() {
-            let asked = Moment::now();
             let standing = ledger.renew(&due).await?;
             self.note(&due, &standing, asked);
         }
-        Ok(self.kept().values().map(|kept| kept.due.remaining()).min())
+        let mut book = self.book();
+        book.next = book.kept.values().map(|kept| kept.due).min();
+        Ok(book.next.map(Moment::remaining))
     }
 
     fn note(&self, due: &[(IdempotencyKey, Uuid, Duration)], standing: &[Uuid], asked: Moment) {
-        let mut kept = self.kept();
+        let kept = &mut self.book().kept;
         for (key, claim, length) in due {
             let Some(entry) = kept.get_mut(claim) else { continue };
             if standing.contains(claim) {
