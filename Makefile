@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help need demo test lint services services-down
+.PHONY: help need demo test lint bench-micro services services-down
 
 # Where rustup puts cargo; a shell opened before may not know it.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -29,6 +29,9 @@ lint: need ## check format, code, docs and scripts; warnings are errors
 	cargo clippy --all-targets $(test_flags) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --document-private-items
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck scripts/services .ci/run; fi
+
+bench-micro: need ## time one message's steps: key, decoding, schema, reply, event stream
+	cargo bench --locked --bench micro
 
 services: ## keep private services running
 	@scripts/services up
