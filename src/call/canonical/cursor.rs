@@ -22,16 +22,30 @@ pub(super) enum Number<'a> {
     Float(&'a str),
 }
 
-/// Bytes that stand in a string for themselves, in the text and in its canonical form.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
-    let mut byte = 0x20;
-    while byte < 0x7f {
-        plain[byte] = byte != b'"' as usize && byte != b'\\' as usize;
-        byte += 1;
-    }
-    plain
-};
+/// The same byte in each of the eight of a word.
+const fn eight(byte: u8) -> u64 {
+    u64::from_le_bytes([byte; 8])
+}
+
+/// How many of eight bytes come before the first that does not stand in a string for itself, in
+/// the text and in its canonical form: a control character, a quote, a backslash, or no ASCII.
+///
+/// Each term sets the high bit of such a byte. What one byte borrows or carries only reaches the
+/// bytes after it, and only from a byte that has its own bit set, so the first bit is exact.
+fn plain_of_eight(bytes: [u8; 8]) -> usize {
+    let word = u64::from_le_bytes(bytes);
+    let below_space = word.wrapping_sub(eight(b' '));
+    let quote = (word ^ eight(b'"')).wrapping_sub(eight(1));
+    let backslash = (word ^ eight(b'\\')).wrapping_sub(eight(1));
+    let above_tilde = word | word.wrapping_add(eight(1));
+    let marks = (below_space | quote | backslash | above_tilde) & eight(0x80);
+    marks.trailing_zeros() as usize / 8
+}
+
+/// As [`plain_of_eight`] says of one byte.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
+}
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(text: &'a str) -> Self {
@@ -63,6 +77,11 @@ impl<'a> Cursor<'a> {
     /// The text from `start` to the cursor.
     pub(super) fn since(&self, start: usize) -> &'a str {
         &self.text[start..self.at]
+    }
+
+    /// The text from `start` to `end`, both places at which a cursor has stood.
+    pub(super) fn between(&self, start: usize, end: usize) -> &'a str {
+        &self.text[start..end]
     }
 
     /// What to say when what stands here is not what was expected.
@@ -98,11 +117,24 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves past a run of plain characters of a string.
-    pub(super) fn plain_run(&mut self) -> &'a str {
+    pub(super) fn plain_run(&mut self) {
+        let bytes = self.text.as_bytes();
+        while let Some(eight) = bytes[self.at..].first_chunk() {
+            let plain = plain_of_eight(*eight);
+            self.at += plain;
+            if plain < eight.len() {
+                return;
+            }
+        }
+        while bytes.get(self.at).is_some_and(|&byte| is_plain(byte)) {
+            self.at += 1;
+        }
+    }
+
+    /// Moves past a run of characters of a string that are not ASCII, or its last one, DEL.
+    pub(super) fn wide_run(&mut self) -> &'a str {
         let start = self.at;
-        while let Some(&byte) = self.text.as_bytes().get(self.at)
-            && PLAIN[usize::from(byte)]
-        {
+        while let Some(0x7f..) = self.peek() {
             self.at += 1;
         }
         self.since(start)
@@ -152,20 +184,19 @@ impl<'a> Cursor<'a> {
 
     /// The UTF-16 unit that `\uXXXX` at `start` spells.
     fn unit(&self, start: usize) -> Result<u16, Refusal> {
-        let bytes = self.text.as_bytes();
-        let spelt = &bytes[start..bytes.len().min(start + UNIT_LEN)];
+        let spelt = &self.text.as_bytes()[start..];
         let Some(digits) = spelt.strip_prefix(br"\u") else {
             return Err(Refusal::BadEscape { at: start });
         };
         let mut unit = 0;
-        for &digit in digits {
+        for &digit in digits.iter().take(UNIT_LEN - 2) {
             match char::from(digit).to_digit(16) {
                 // Four digits of four bits fit.
                 Some(value) => unit = unit << 4 | value as u16,
                 None => return Err(Refusal::BadEscape { at: start }),
             }
         }
-        if spelt.len() < UNIT_LEN { Err(Refusal::Cut { at: bytes.len() }) } else { Ok(unit) }
+        if spelt.len() < UNIT_LEN { Err(Refusal::Cut { at: self.text.len() }) } else { Ok(unit) }
     }
 
     /// Moves past a number, for which a digit or a minus sign was seen.

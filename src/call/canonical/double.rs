@@ -13,6 +13,26 @@ const INFALLIBLE: &str = "writing to a String cannot fail";
 /// is read as 0, and is 1).
 const EXPONENT_EXACT_BYTES_MAX: usize = 60_000;
 
+/// Two numbers of up to so many digits are never read as the same double, so that each is the only
+/// one of its length, or of a shorter one, that reads back as its own.
+const DIGITS_EXACT: usize = f64::DIGITS as usize;
+
+/// Whether a number is surely spelt as Python's `repr` spells its double, as the short ones are that
+/// people and models write.
+pub(super) fn is_repr(spelt: &str) -> bool {
+    let digits = spelt.strip_prefix('-').unwrap_or(spelt).as_bytes();
+    // One byte is the point.
+    if digits.len() > DIGITS_EXACT + 1 {
+        return false;
+    }
+    let Some(point) = digits.iter().position(|byte| *byte == b'.') else { return false };
+    let (whole, fraction) = (&digits[..point], &digits[point + 1..]);
+    // From 1e-4 on: a number below it is written with an exponent, zero is not.
+    let is_plain = whole != b"0" || fraction == b"0" || !fraction.starts_with(b"0000");
+    let ends = fraction == b"0" || !fraction.ends_with(b"0");
+    is_plain && ends && fraction.iter().all(u8::is_ascii_digit)
+}
+
 /// The double nearest to a number of JSON; none if that is infinity.
 pub(super) fn read(spelt: &str) -> Option<f64> {
     let spelt = if spelt.len() > EXPONENT_EXACT_BYTES_MAX {

@@ -35,10 +35,13 @@ pub(in crate::call) struct Envelope<'a> {
     pub(in crate::call) broken: Option<Refusal>,
 }
 
+/// Room for a message's fields.
+const FIELDS_USUAL: usize = 9;
+
 /// Reads an object member by member, and keeps what was read when it turns out to be broken.
 pub(in crate::call) fn envelope(text: &str) -> Envelope<'_> {
     let mut reader = Reader::writing(text);
-    let mut fields = Vec::new();
+    let mut fields = Vec::with_capacity(FIELDS_USUAL);
     let broken = reader.object(&mut fields).err();
     // Refusals of values were handed to their fields; none is left to come back from here.
     let canonical = reader.finish().unwrap_or_default();
@@ -51,20 +54,20 @@ impl<'a> Reader<'a> {
     /// After an error `fields` holds the members that were read before it. Duplicates at this
     /// level are the caller's to refuse.
     pub(super) fn object(&mut self, fields: &mut Vec<Field<'a>>) -> Result<(), Refusal> {
-        self.cursor.skip_blank();
+        self.blank();
         if self.cursor.peek() != Some(b'{') {
             let found = Kind::of(self.document()?);
             return Err(Refusal::NotAnObject { found });
         }
         self.cursor.skip();
-        self.cursor.skip_blank();
+        self.blank();
         if self.cursor.peek() == Some(b'}') {
             self.cursor.skip();
             return self.end();
         }
         loop {
             fields.push(self.field()?);
-            self.cursor.skip_blank();
+            self.blank();
             match self.cursor.peek() {
                 Some(b',') => self.cursor.skip(),
                 Some(b'}') => break,
@@ -77,7 +80,7 @@ impl<'a> Reader<'a> {
 
     fn field(&mut self) -> Result<Field<'a>, Refusal> {
         let (at, name) = self.name()?;
-        self.cursor.skip_blank();
+        self.blank();
         let (start, written) = (self.cursor.at(), self.written());
         self.value()?;
         Ok(Field {

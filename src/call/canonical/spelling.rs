@@ -1,4 +1,4 @@
-//! How Python's `json.dumps` spells characters and integers.
+//! How Python's `json.dumps` spells characters.
 
 /// Writes a character of a string: ASCII alone, lower-case hex, pairs above U+FFFF.
 pub(super) fn character(out: &mut String, character: char) {
@@ -27,7 +27,11 @@ fn escape(out: &mut String, unit: u16) {
     }
 }
 
-/// Writes an integer: its digits as they stand, but that there is no negative zero.
-pub(super) fn integer(out: &mut String, spelt: &str) {
-    out.push_str(if spelt == "-0" { "0" } else { spelt });
+/// Whether an escape is already the one that [`character`] writes for what it means.
+pub(super) fn is_own(escape: &str, character: char) -> bool {
+    match character {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => escape.len() == 2,
+        ' '..='~' => false,
+        _ => !escape.bytes().any(|byte| byte.is_ascii_uppercase()),
+    }
 }

@@ -7,7 +7,9 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 
-use super::{INTEGER_DIGITS_MAX, Kind, LEVELS_MAX, Refusal, canonical, check, envelope, members};
+use super::{
+    INTEGER_DIGITS_MAX, Kind, LEVELS_MAX, Refusal, canonical, check, double, envelope, members,
+};
 
 /// The canonical form of a value, by way of an object.
 fn of(value: &str) -> String {
@@ -65,6 +67,35 @@ fn strings_are_spelt_as_python_spells_them() {
         r#""\u0000\u001fA\u00e9\ud83d\ude00""#
     );
     assert_eq!(of("\"<>&' ~\""), "\"<>&' ~\"");
+}
+
+#[test]
+fn a_character_is_spelt_alike_wherever_it_stands() {
+    let cases = [
+        ("~", "~"),
+        ("\u{7f}", "\\u007f"),
+        ("\u{80}", "\\u0080"),
+        ("\u{10ffff}", "\\udbff\\udfff"),
+        ("\\\"", "\\\""),
+        ("\\/", "/"),
+        ("\\u00E9", "\\u00e9"),
+    ];
+    for (spelt, expected) in cases {
+        for (before, after) in (0..20).flat_map(|before| (0..20).map(move |after| (before, after)))
+        {
+            let (before, after) = (" ".repeat(before), "!".repeat(after));
+            let text = of(&format!("\"{before}{spelt}{after}\""));
+            assert_eq!(text, format!("\"{before}{expected}{after}\""));
+        }
+        for before in 0..20 {
+            let before = "#".repeat(before);
+            for (bare, at) in [('\n', 6), ('\u{0}', 6), ('\u{1f}', 6)] {
+                let at = at + before.len() + spelt.len();
+                let refused = refusal(&format!("\"{before}{spelt}{bare}\""));
+                assert_eq!(refused, Refusal::ControlCharacter { at });
+            }
+        }
+    }
 }
 
 #[test]
@@ -525,6 +556,17 @@ proptest! {
         prop_assert_eq!(canonical(&first).unwrap(), canonical(&second).unwrap());
         prop_assert_eq!(check(&first), Ok(()));
         prop_assert_eq!(members(&first).map(|all| all.len()), members(&second).map(|all| all.len()));
+    }
+
+    #[test]
+    fn a_number_that_is_left_as_it_is_spelt_is_spelt_so(
+        number in "-?(0|[1-9][0-9]{0,16})\\.(0{0,5}[0-9]{1,16})([eE]-?[0-9])?",
+    ) {
+        if double::is_repr(&number) {
+            let mut written = String::new();
+            double::write(&mut written, double::read(&number).unwrap());
+            prop_assert_eq!(written, number);
+        }
     }
 
     #[test]
