@@ -23,7 +23,7 @@ pub use id::{
 pub const KEY_VERSION: i16 = 1;
 
 /// What stands between the parts of the material, and in none of them but the last.
-const SEPARATOR: &str = "|";
+const SEPARATOR: u8 = b'|';
 
 /// SHA-256 of what a call is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,13 +40,13 @@ impl Digest {
     ) -> Self {
         let mut hash = Sha256::new();
         hash.update(conversation.as_str());
-        hash.update(SEPARATOR);
+        hash.update([SEPARATOR]);
         hash.update(decimal(turn.get(), &mut [0; 20]));
-        hash.update(SEPARATOR);
+        hash.update([SEPARATOR]);
         hash.update(name.as_str());
-        hash.update(SEPARATOR);
+        hash.update([SEPARATOR]);
         hash.update(decimal(ordinal.get(), &mut [0; 20]));
-        hash.update(SEPARATOR);
+        hash.update([SEPARATOR]);
         hash.update(canonical);
         Self(hash.finalize().into())
     }
@@ -88,13 +88,13 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hex(f, &self.0)
+        f.write_str(hex(&self.0, &mut [0; 64]))
     }
 }
 
 impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hex(f, &self.0)
+        f.write_str(hex(&self.0, &mut [0; 64]))
     }
 }
 
@@ -136,19 +136,19 @@ impl FromStr for IdempotencyKey {
 
 impl fmt::Display for IdempotencyKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hex(f, &self.0)
+        f.write_str(hex(&self.0, &mut [0; 64]))
     }
 }
 
 impl fmt::Debug for IdempotencyKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hex(f, &self.0)
+        f.write_str(hex(&self.0, &mut [0; 64]))
     }
 }
 
 impl Serialize for IdempotencyKey {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(hex(&self.0, &mut [0; 64]))
     }
 }
 
@@ -176,16 +176,16 @@ impl KeyFormat {
     }
 }
 
-const HEX: &[u8; 16] = b"0123456789abcdef";
-
-/// Writes up to 32 bytes as lower-case hex.
-fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
-    for &byte in bytes {
-        fmt::Write::write_char(f, char::from(HEX[usize::from(byte >> 4)]))?;
-        fmt::Write::write_char(f, char::from(HEX[usize::from(byte & 0xf)]))?;
+/// Writes bytes, at most as many as a digest has, as lower-case hex.
+fn hex<'a>(bytes: &[u8], buffer: &'a mut [u8; 64]) -> &'a str {
+    for (pair, byte) in buffer.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = HEX[usize::from(byte >> 4)];
+        pair[1] = HEX[usize::from(byte & 0xf)];
     }
-    Ok(())
+    std::str::from_utf8(&buffer[..2 * bytes.len()]).expect("hex digits are ASCII")
 }
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
 
 fn hex_value(digit: u8) -> Result<u8, KeyError> {
     match digit {

@@ -42,16 +42,25 @@ fn check_id(text: &str, bytes_max: usize) -> Result<(), IdError> {
     if text.len() > bytes_max {
         return Err(IdError::TooLong { bytes: text.len(), bytes_max });
     }
-    if text.chars().any(char::is_control) {
+    if has_control(text) {
         return Err(IdError::ControlCharacter);
     }
     Ok(())
 }
 
+fn has_control(text: &str) -> bool {
+    // Bytes are looked through faster than characters.
+    if text.is_ascii() {
+        text.bytes().any(|byte| byte.is_ascii_control())
+    } else {
+        text.chars().any(char::is_control)
+    }
+}
+
 /// For an identifier that is a part of the key's material.
 fn check_part(text: &str, bytes_max: usize) -> Result<(), IdError> {
     check_id(text, bytes_max)?;
-    if text.contains(super::SEPARATOR) { Err(IdError::Separator) } else { Ok(()) }
+    if text.as_bytes().contains(&super::SEPARATOR) { Err(IdError::Separator) } else { Ok(()) }
 }
 
 macro_rules! identifier {
