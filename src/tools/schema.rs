@@ -30,7 +30,9 @@ impl ArgsSchema {
     /// Arguments are checked by the strict reader of jobs before they come here, so that the
     /// ordinary JSON value below holds the same document.
     pub(super) fn validate(&self, args: &[u8]) -> Result<(), Vec<Violation>> {
-        let Ok(args) = serde_json::from_slice::<Value>(args) else {
+        // Looked through for UTF-8 once as a whole, not string by string.
+        let read = str::from_utf8(args).ok().and_then(|text| serde_json::from_str(text).ok());
+        let Some(args): Option<Value> = read else {
             return Err(vec![Violation {
                 pointer: String::new(),
                 message: "the arguments cannot be read as JSON".to_owned(),
