@@ -29,8 +29,17 @@ pub enum DurationError {
 /// # Errors
 /// [`DurationError`] says what is wrong and what was expected; it does not repeat the text.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
+    let length = parse_or_zero(text)?;
+    if length.is_zero() { Err(DurationError::NotPositive) } else { Ok(length) }
+}
+
+/// Reads a length of time, always with a unit; none at all is one too, such as `0s`.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_or_zero(text: &str) -> Result<Duration, DurationError> {
     let signed: SignedDuration = text.parse().map_err(|_| DurationError::Unreadable)?;
-    if !signed.is_positive() {
+    if signed.is_negative() {
         return Err(DurationError::NotPositive);
     }
     match Duration::try_from(signed) {
@@ -79,6 +88,14 @@ mod tests {
         ] {
             assert_eq!(parse(text), Err(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn zero_is_a_length_only_where_it_may_be() {
+        assert_eq!(parse_or_zero("0s"), Ok(Duration::ZERO));
+        assert_eq!(parse_or_zero("20ms"), Ok(Duration::from_millis(20)));
+        assert_eq!(parse_or_zero("-1s"), Err(DurationError::NotPositive));
+        assert_eq!(parse_or_zero("0"), Err(DurationError::Unreadable));
     }
 
     #[test]

@@ -192,8 +192,9 @@ struct Audit<'a> {
 /// The key as it is forwarded.
 #[derive(Debug, Serialize)]
 struct Key<'a> {
+    /// None where there is no request that could carry it.
     #[serde(flatten)]
-    place: Place<'a>,
+    place: Option<Place<'a>>,
     format: KeyFormat,
     /// None for ever.
     memory: Option<String>,
@@ -230,9 +231,10 @@ impl<'a> Audit<'a> {
             ledger: tool.uses_ledger(),
             key: Key {
                 place: match tool.key_place() {
-                    KeyPlace::Header(name) => Place::Header(name),
-                    KeyPlace::Field(name) => Place::Field(name),
-                    KeyPlace::Variable(name) => Place::Variable(name),
+                    KeyPlace::Header(name) => Some(Place::Header(name)),
+                    KeyPlace::Field(name) => Some(Place::Field(name)),
+                    KeyPlace::Variable(name) => Some(Place::Variable(name)),
+                    KeyPlace::Nowhere => None,
                 },
                 format: tool.key_format(),
                 memory: tool.key_memory().map(duration::show),
@@ -250,16 +252,18 @@ impl<'a> Audit<'a> {
 
     fn guards(&self) -> String {
         let format = self.key.format.name();
+        let approval = if self.approval { " + approval" } else { "" };
         let place = match self.key.place {
-            Place::Header(name) | Place::Variable(name) => name.to_owned(),
-            Place::Field(name) => format!("body field {}", name.escape_debug()),
+            Some(Place::Header(name) | Place::Variable(name)) => name.to_owned(),
+            Some(Place::Field(name)) => format!("body field {}", name.escape_debug()),
+            None if self.ledger => return format!("ledger{approval}"),
+            None => return "none needed".to_owned(),
         };
         let memory = match &self.key.memory {
             Some(memory) => format!("remembered {memory}"),
             None => "remembered for ever".to_owned(),
         };
         let probe = if self.probe { " + probe" } else { "" };
-        let approval = if self.approval { " + approval" } else { "" };
         match self.class {
             EffectClass::Read => "none needed".to_owned(),
             EffectClass::KeyedWrite if self.ledger => {
@@ -278,6 +282,9 @@ impl<'a> Audit<'a> {
 
 /// Whether a tool could act twice for one call, and by what.
 fn double_fire(tool: &Tool) -> (DoubleFire, String) {
+    if tool.key_place() == KeyPlace::Nowhere {
+        return (DoubleFire::Harmlessly, "an idle tool does nothing".to_owned());
+    }
     match (tool.effect(), tool.uses_ledger()) {
         (EffectClass::Read, _) => (DoubleFire::Harmlessly, "a read is repeated freely".to_owned()),
         (EffectClass::KeyedWrite, true) => {
@@ -335,6 +342,9 @@ fn double_fire(tool: &Tool) -> (DoubleFire, String) {
 
 /// What somebody should look at.
 fn notes(tool: &Tool, unended: Option<&Unended>) -> Vec<String> {
+    if tool.key_place() == KeyPlace::Nowhere {
+        return vec!["it does nothing: for benchmarks, and to try an installation on".to_owned()];
+    }
     let mut notes = Vec::new();
     let unkeyed = tool.effect() == EffectClass::UnkeyedWrite;
     if unkeyed && tool.not_run_status().contains(&503) {

@@ -178,6 +178,7 @@ impl HttpTool {
             KeyPlace::Header(name) => ("header", name),
             KeyPlace::Field(name) => ("field", name),
             KeyPlace::Variable(name) => ("variable", name),
+            KeyPlace::Nowhere => ("nowhere", ""),
         };
         let format = key_format.name();
         place(["http", "POST", scheme, host, &port, path, key_place, name, format])

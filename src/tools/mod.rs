@@ -8,6 +8,7 @@ mod answer;
 mod command;
 mod gate;
 mod http;
+mod idle;
 mod probe;
 pub mod registry;
 mod schema;
@@ -31,6 +32,7 @@ pub use probe::{ProbePolicy, Probed, SETTLE_DELAY_DEFAULT};
 
 use command::CommandTool;
 use http::HttpTool;
+use idle::IdleTool;
 use schema::ArgsSchema;
 
 /// Results above this many bytes are cut, unless the worker's settings say otherwise.
@@ -76,6 +78,7 @@ pub struct RetryBudget {
 enum Executor {
     Http(Box<HttpTool>),
     Command(CommandTool),
+    Idle(IdleTool),
 }
 
 /// Where a request carries the key.
@@ -87,6 +90,8 @@ pub enum KeyPlace<'a> {
     Field(&'a str),
     /// In a variable of the environment.
     Variable(&'a str),
+    /// Nowhere: there is no request.
+    Nowhere,
 }
 
 /// A tool of the registry.
@@ -134,6 +139,7 @@ impl Tool {
         match &self.executor {
             Executor::Http(http) => http.timeout(),
             Executor::Command(command) => command.timeout(),
+            Executor::Idle(idle) => idle.timeout(),
         }
     }
 
@@ -172,6 +178,7 @@ impl Tool {
         match &self.executor {
             Executor::Http(http) => http.key_place(),
             Executor::Command(_) => KeyPlace::Variable(command::KEY_VARIABLE),
+            Executor::Idle(_) => KeyPlace::Nowhere,
         }
     }
 
@@ -179,14 +186,14 @@ impl Tool {
     pub fn not_run_status(&self) -> &[u16] {
         match &self.executor {
             Executor::Http(http) => http.not_run_status(),
-            Executor::Command(_) => &[],
+            Executor::Command(_) | Executor::Idle(_) => &[],
         }
     }
 
     /// The exit codes by which it says that it has done nothing.
     pub fn not_run_exit(&self) -> &[u8] {
         match &self.executor {
-            Executor::Http(_) => &[],
+            Executor::Http(_) | Executor::Idle(_) => &[],
             Executor::Command(command) => command.not_run_exit(),
         }
     }
@@ -196,7 +203,7 @@ impl Tool {
     pub fn transport(&self) -> Option<Transport> {
         match &self.executor {
             Executor::Http(http) => http.transport(),
-            Executor::Command(_) => None,
+            Executor::Command(_) | Executor::Idle(_) => None,
         }
     }
 
@@ -204,7 +211,7 @@ impl Tool {
     pub fn probe(&self) -> Option<&ProbePolicy> {
         match &self.executor {
             Executor::Http(http) => http.probe(),
-            Executor::Command(_) => None,
+            Executor::Command(_) | Executor::Idle(_) => None,
         }
     }
 
@@ -223,18 +230,21 @@ impl Tool {
     pub async fn ask(&self, key: &str) -> Probed {
         match &self.executor {
             Executor::Http(http) => http.ask(key).await,
-            Executor::Command(_) => Probed::Unclear("the tool has no probe".to_owned()),
+            Executor::Command(_) | Executor::Idle(_) => {
+                Probed::Unclear("the tool has no probe".to_owned())
+            }
         }
     }
 
     /// A digest of what "the same place" means for a resend under the same key: executor, method,
     /// scheme, host, port, path, the key's place and its format. The query is no part of it: it may
     /// hold a token that changes. Of a command: executor, program, arguments, the key's place and its
-    /// format.
+    /// format. Of an idle tool: executor and the key's format.
     pub fn sent_as(&self) -> [u8; 32] {
         match &self.executor {
             Executor::Http(http) => http.sent_as(self.key_format),
             Executor::Command(command) => command.sent_as(self.key_format),
+            Executor::Idle(idle) => idle.sent_as(self.key_format),
         }
     }
 
@@ -251,7 +261,10 @@ impl Tool {
                 let message = "no argument may have this name: it carries the call's key";
                 Err(vec![Violation { pointer, message: message.to_owned() }])
             }
-            KeyPlace::Field(_) | KeyPlace::Header(_) | KeyPlace::Variable(_) => Ok(()),
+            KeyPlace::Field(_)
+            | KeyPlace::Header(_)
+            | KeyPlace::Variable(_)
+            | KeyPlace::Nowhere => Ok(()),
         }
     }
 
@@ -265,6 +278,7 @@ impl Tool {
         match &self.executor {
             Executor::Http(http) => Trial::new(http, url),
             Executor::Command(_) => Err(TrialError("a command has no address to try".to_owned())),
+            Executor::Idle(_) => Err(TrialError("an idle tool has nothing to try".to_owned())),
         }
     }
 
@@ -280,6 +294,7 @@ impl Tool {
         match &self.executor {
             Executor::Http(http) => http.call(call, gate).await,
             Executor::Command(command) => command.call(call, gate).await,
+            Executor::Idle(idle) => idle.call(gate).await,
         }
     }
 }

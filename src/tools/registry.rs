@@ -5,6 +5,7 @@
 //! no guard is believed to stand that does not.
 
 mod command;
+mod idle;
 mod read;
 mod source;
 mod target;

@@ -204,6 +204,7 @@ pub(super) fn records(tools: &Path, call: &CallView) -> Option<String> {
         KeyPlace::Variable(variable) => {
             format!("the key {key} (it came in the variable {variable})")
         }
+        KeyPlace::Nowhere => format!("the key {key} (it went nowhere: the tool does nothing)"),
     })
 }
 

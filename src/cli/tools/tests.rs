@@ -162,3 +162,27 @@ fn the_audit_as_json_is_one_object_a_line() {
         serde_json::json!({"header": "idempotency-key", "format": "hex32", "memory": "24h"})
     );
 }
+
+#[test]
+fn an_idle_tool_is_said_to_do_nothing() {
+    let tools: String = ["read", "keyed_write", "unkeyed_write"]
+        .map(|effect| {
+            format!(
+                "[tools.{effect}]\neffect = \"{effect}\"\ninput_schema = {{}}\nidle = {{ wait = \"0s\" }}\n"
+            )
+        })
+        .concat();
+    let file = File::new("idle.toml", &tools);
+    let (valid, out, _) = run(audit, &file.0, false);
+    assert!(valid);
+    let lines: Vec<&str> = out.lines().collect();
+    for (line, guard) in lines[1..4].iter().zip(["ledger", "none needed", "ledger"]) {
+        let said: Vec<&str> = line.split("  ").filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(said[2].trim(), guard, "{line}");
+        assert!(line.ends_with("yes, harmlessly: an idle tool does nothing"), "{line}");
+    }
+    let notes = lines[4..].iter().filter(|line| line.contains("it does nothing"));
+    assert_eq!((notes.count(), lines.len()), (3, 7));
+    let (_, out, _) = run(audit, &file.0, true);
+    assert!(out.lines().all(|line| line.contains(r#""key":{"format":"hex32","memory":null}"#)));
+}

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::source::{self, Found, Section, Source};
 use super::variables::{Filled, TemplateError};
 use super::{MissingVariable, Problem, RegistryError, Variables};
-use super::{command, target};
+use super::{command, idle, target};
 use crate::call::key::{KeyFormat, ToolName};
 use crate::duration;
 use crate::outcome::EffectClass;
@@ -180,6 +180,14 @@ fn tool(name: &Found<&str>, table: &Section<'_>, context: &Context) -> Option<To
             let settings = command::command(&command, context, timeout);
             settings.map(|settings| Executor::Command(CommandTool::new(settings)))
         }
+        Some(ExecutorTable::Idle(idle)) => {
+            if let Some(Found { at, .. }) = connect_timeout {
+                let expected = "expected `timeout` alone";
+                table.problem(at, format!("an idle tool does not connect; {expected}"));
+            }
+            let timeout = timeout.map_or(TIMEOUT, |timeout| timeout.value);
+            idle::idle(&idle, timeout).map(Executor::Idle)
+        }
         None => None,
     };
     table.finish();
@@ -337,22 +345,29 @@ fn retry(table: &Section<'_>) -> RetryBudget {
 enum ExecutorTable<'a> {
     Http(Section<'a>),
     Command(Section<'a>),
+    Idle(Section<'a>),
 }
 
 /// The one executor's table; none where there is none, or more than one.
 fn executor_table<'a>(table: &Section<'a>) -> Option<ExecutorTable<'a>> {
     let there = |executor| table.value(executor).is_some();
-    let executors = [there("http"), there("command"), table.not_built("mcp")];
+    let executors = [there("http"), there("command"), there("idle"), table.not_built("mcp")];
     match executors {
-        [true, false, false] => table.table("http").map(ExecutorTable::Http),
-        [false, true, false] => table.table("command").map(ExecutorTable::Command),
-        [false, false, true] => None,
-        [false, false, false] => {
-            let expected = "expected an `http` or a `command` table";
+        [true, false, false, false] => table.table("http").map(ExecutorTable::Http),
+        [false, true, false, false] => table.table("command").map(ExecutorTable::Command),
+        [false, false, true, false] => table.table("idle").map(ExecutorTable::Idle),
+        [false, false, false, true] => None,
+        [false, false, false, false] => {
+            let expected = "expected an `http`, a `command` or an `idle` table";
             table.problem(table.at(), format!("no executor; {expected}"));
             None
         }
-        [true, true, _] | [true, _, true] | [_, true, true] => {
+        [true, true, _, _]
+        | [true, _, true, _]
+        | [true, _, _, true]
+        | [_, true, true, _]
+        | [_, true, _, true]
+        | [_, _, true, true] => {
             table.problem(table.at(), "more than one executor; expected exactly one");
             None
         }

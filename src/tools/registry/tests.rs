@@ -1,6 +1,7 @@
 //! A registry is read whole: what is good in it, and everything that is wrong with it at once.
 
 mod command;
+mod idle;
 
 use std::collections::BTreeMap;
 
