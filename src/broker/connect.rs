@@ -49,6 +49,9 @@ pub enum BrokerError {
     /// The broker ended the consumer: its queue was deleted or moved.
     #[error("the broker cancelled the consumer")]
     Cancelled,
+    /// A message that a benchmark published was returned or refused.
+    #[error("the broker did not take a message that it should have taken")]
+    Unconfirmed,
     /// The worker is stopping.
     #[error("the worker is stopping")]
     Stopping,

@@ -4,6 +4,7 @@
 //! never blocks acks. Each is lost and rebuilt whole; an ack never crosses sessions.
 
 mod acks;
+mod bench;
 mod connect;
 mod consumer;
 mod dead;
@@ -13,6 +14,7 @@ mod replies;
 mod session;
 mod topology;
 
+pub use bench::{BenchQueues, Depth, broker_version};
 pub use connect::{BrokerError, BrokerSettings};
 pub use consumer::{AckError, Delivery};
 pub use dead::{DeadLetter, peek_dead};

@@ -91,7 +91,10 @@ fn is_lasting(error: &BrokerError) -> bool {
         | BrokerError::NameTooLong
         | BrokerError::Queue { .. } => true,
         BrokerError::Amqp { source, .. } => source.is_amqp_error(),
-        BrokerError::Timeout { .. } | BrokerError::Cancelled | BrokerError::Stopping => false,
+        BrokerError::Timeout { .. }
+        | BrokerError::Cancelled
+        | BrokerError::Unconfirmed
+        | BrokerError::Stopping => false,
     }
 }
 

@@ -52,6 +52,12 @@ impl Topology {
         format!("{}.dead", self.prefix)
     }
 
+    /// Where the replies to a benchmark's jobs go: none of this prefix's own queues, to which no reply
+    /// is published.
+    pub(super) fn bench_replies(&self) -> String {
+        format!("{}-replies", self.prefix)
+    }
+
     /// Where round `n`, counted from 1, waits: later rounds in the last queue.
     pub fn delay(&self, round: u32) -> String {
         let nth =
@@ -73,7 +79,7 @@ impl Topology {
         format!("{}.retry.{}", self.prefix, delay.as_millis())
     }
 
-    fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         let delays = self.delays.iter().map(|delay| self.delay_queue(*delay));
         [self.jobs(), self.dead()].into_iter().chain(delays).collect()
     }

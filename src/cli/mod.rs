@@ -3,6 +3,7 @@
 //! Standard output carries results only, one line a result; logs, progress and errors go to
 //! standard error. Exit 0: done; 1: failed; 2: wrong usage.
 
+mod bench;
 mod dead;
 mod key;
 mod ledger;
@@ -22,6 +23,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use secrecy::SecretString;
 use tokio::runtime::{Builder, Runtime};
+
+pub use bench::BenchError;
 
 use crate::broker::BrokerError;
 use crate::config::{Config, ConfigError};
@@ -92,6 +95,8 @@ enum Command {
     Ledger(ledger::LedgerCommand),
     /// Looks at the jobs that no redelivery will mend
     Dead(dead::DeadCommand),
+    /// Measures how fast this installation is, on a schema and queues of its own
+    Bench(bench::BenchCommand),
     /// Runs one child process for a worker, which starts this itself
     #[command(hide = true)]
     Supervise,
@@ -115,6 +120,9 @@ pub enum CliError {
     /// The worker did not start, or was not drained in time.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// There are no figures.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// A file, standard input or standard output.
     #[error("{what}")]
     Io {
@@ -151,7 +159,8 @@ impl Cli {
             | Command::Key(_)
             | Command::Tools(_)
             | Command::Ledger(_)
-            | Command::Dead(_) => Builder::new_multi_thread(),
+            | Command::Dead(_)
+            | Command::Bench(_) => Builder::new_multi_thread(),
         };
         builder.enable_all().build()
     }
@@ -171,6 +180,7 @@ impl Cli {
             Command::Tools(command) => command.run(global).await,
             Command::Ledger(command) => command.run(global).await,
             Command::Dead(command) => command.run(global).await,
+            Command::Bench(command) => command.run(global).await,
             Command::Supervise => supervise::run().await,
         }
     }

@@ -6,6 +6,7 @@
 //! server: when an answer does not come in time its connection is dropped.
 
 mod batch;
+mod bench;
 mod connect;
 mod connections;
 mod error;
@@ -34,6 +35,7 @@ use crate::call::key::IdempotencyKey;
 use crate::clock::Moment;
 use crate::outcome::Outcome;
 use batch::Batches;
+pub use bench::{Held, SchemaError, ServerInfo};
 pub use connect::{PoolSettings, UrlError, pool};
 use connections::Connections;
 pub use error::LedgerError;
