@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help need demo test lint bench-micro services services-down
+.PHONY: help need demo test lint bench bench-short bench-micro services services-down
 
 # Where rustup puts cargo; a shell opened before may not know it.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -29,6 +29,16 @@ lint: need ## check format, code, docs and scripts; warnings are errors
 	cargo clippy --all-targets $(test_flags) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --document-private-items
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck scripts/services .ci/run; fi
+
+bench: need ## measure the speed against private services; the table is bench.md beside the build
+	cargo build --release --locked --bins
+	scripts/services run -- $${CARGO_TARGET_DIR:-target}/release/callonce bench --runs 5 \
+	  --table $${CARGO_TARGET_DIR:-target}/bench.md
+
+bench-short: need ## the same in short; fails where batches are not 3 times as fast as single calls
+	cargo build --release --locked --bins
+	scripts/services run -- $${CARGO_TARGET_DIR:-target}/release/callonce bench --short \
+	  --at-least-per-call 3
 
 bench-micro: need ## time one message's steps: key, decoding, schema, reply, event stream
 	cargo bench --locked --bench micro

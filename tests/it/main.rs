@@ -23,5 +23,7 @@ mod drain;
 
 mod broker;
 
+mod bench;
+
 mod cli;
 mod python;

@@ -15,7 +15,7 @@ mod worker;
 mod world;
 
 pub(crate) use downstream::{Does, Downstream, Ends, Post, Says};
-pub(crate) use producer::{DeadLetter, Producer, Publication, Reply};
+pub(crate) use producer::{DeadLetter, Producer, Publication, Reply, queue_exists};
 pub(crate) use proxy::Proxy;
 pub(crate) use registry::Tool;
 pub(crate) use wait::{DEADLINE, eventually, timely, within};

@@ -375,3 +375,14 @@ pub(super) async fn delete_queues(amqp_url: &str, prefix: &str) {
         eprintln!("the queues of {prefix} were not deleted: {error}");
     }
 }
+
+/// Whether there is a durable queue of this name.
+pub(crate) async fn queue_exists(amqp_url: &str, queue: &str) -> bool {
+    timely("a look at a queue", async {
+        let (_connection, channel) = open(amqp_url).await.expect("RabbitMQ answers");
+        let options =
+            QueueDeclareOptions { passive: true, durable: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(short(queue), options, FieldTable::default()).await.is_ok()
+    })
+    .await
+}

@@ -90,9 +90,12 @@ impl Servers {
         let is_postgres = |process: &Process| process.name.starts_with("postgres");
         let backend = u32::try_from(backend).ok().and_then(Process::read).filter(is_postgres);
         let postmaster = backend.map(|backend| backend.parent);
+        // A process that a wrapper waits for has another number than the wrapper.
+        let is_broker =
+            |pid: &u32| Process::read(*pid).is_some_and(|found| found.name.starts_with("beam"));
         let is_postmaster =
             |pid: &u32| Process::read(*pid).is_some_and(|found| is_postgres(&found));
-        Self { postmaster: postmaster.filter(is_postmaster), broker }
+        Self { postmaster: postmaster.filter(is_postmaster), broker: broker.filter(is_broker) }
     }
 
     pub(super) fn cpu(&self) -> ServersCpu {
@@ -157,7 +160,9 @@ mod tests {
     #[test]
     fn a_backend_elsewhere_is_not_taken_for_one_here() {
         let here = i32::try_from(std::process::id()).unwrap();
-        assert!(Servers::find(here, None).cpu().postgres.is_none());
-        assert!(Servers::find(-1, None).cpu().broker.is_none());
+        let own = std::process::id();
+        for servers in [Servers::find(here, Some(own)), Servers::find(-1, None)] {
+            assert!(servers.cpu().postgres.is_none() && servers.cpu().broker.is_none());
+        }
     }
 }

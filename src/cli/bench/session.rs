@@ -28,7 +28,7 @@ const WAITING_PREFETCH: u16 = 250;
 /// Flags of both benchmarks.
 #[derive(Debug, Args)]
 pub(super) struct Shared {
-    /// Jobs a figure; with one statement a call a fifth of them [default: 100000, with --short 5000]
+    /// Jobs a figure; with one statement a call a fifth of them [default: 100000, with --short 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(10..))]
     jobs: Option<u32>,
     /// How often each figure is measured; the median is shown, with the least and the most
@@ -47,7 +47,7 @@ pub(super) struct Shared {
 
 impl Shared {
     fn jobs(&self) -> u64 {
-        self.jobs.map_or(if self.short { 5_000 } else { 100_000 }, u64::from)
+        self.jobs.map_or(if self.short { 10_000 } else { 100_000 }, u64::from)
     }
 
     /// Calls one after another.
