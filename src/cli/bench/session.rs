@@ -169,7 +169,10 @@ impl<'a> Session<'a> {
             Measure::Start => {
                 let series = self.next_series(calls);
                 let registry = self.registry(measure).await?;
-                latency::start(self.place, &registry, self.settings(measure), &series).await
+                let settings = self.settings(measure);
+                let sample = latency::start(self.place, &registry, settings, &series).await?;
+                self.check(measure.name(), series.calls(), 0).await?;
+                Ok(sample)
             }
         }
     }
@@ -200,17 +203,13 @@ impl<'a> Session<'a> {
 
     /// Calls that are in the ledger: those of the measure before, or made now.
     async fn known_calls(&mut self, calls: u64) -> Result<Series, BenchError> {
-        if self.known.is_none() {
-            self.measure_unique_first(calls).await?;
+        if let Some(known) = self.known.take() {
+            return Ok(known);
         }
-        let made_now = || Series::new(self.series, calls);
-        Ok(self.known.take().unwrap_or_else(made_now))
-    }
-
-    async fn measure_unique_first(&mut self, calls: u64) -> Result<(), BenchError> {
         self.place.ledger.empty().await?;
         let series = self.next_series(calls);
-        self.prefilled(Measure::Unique, &series).await.map(drop)
+        self.prefilled(Measure::Unique, &series).await?;
+        Ok(series)
     }
 
     fn next_series(&mut self, jobs: u64) -> Series {
