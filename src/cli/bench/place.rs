@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use url::Url;
 use uuid::Uuid;
 
@@ -111,7 +113,10 @@ impl Place {
 
     /// A handle to the ledger whose sessions are measured.
     pub(super) fn measured_ledger(&self) -> Result<Ledger, BenchError> {
-        Ok(crate::worker::ledger(&self.config, &self.measured_url, self.config.pool_size.0)?)
+        let ledger =
+            crate::worker::ledger(&self.config, &self.measured_url, self.config.pool_size.0)?;
+        let (tasks, never) = (TaskTracker::new(), CancellationToken::new());
+        Ok(ledger.batched(self.config.batch_max.0, &tasks, &never))
     }
 
     /// Commits so far, once all sessions that are measured have ended and told theirs.
