@@ -20,6 +20,7 @@ pub mod worker;
 pub mod clock;
 pub mod duration;
 pub mod failpoint;
+mod gather;
 pub mod retry;
 pub mod telemetry;
 

@@ -133,7 +133,8 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
     };
     tracing::info!(worker = &*worker, tools = context.registry.iter().count(), "started");
     let start = |delivery| {
-        jobs.spawn(guarded(context.clone(), delivery));
+        // Boxed once, rather than moved by each layer around it.
+        jobs.spawn(Box::pin(guarded(context.clone(), delivery)));
     };
     let draining_done = drain(&context, &jobs, &drained);
     let (consumed, left) = tokio::join!(

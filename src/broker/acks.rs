@@ -15,6 +15,7 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::sync::{mpsc, oneshot};
 
 use super::consumer::AckError;
+use crate::gather::gather;
 
 /// How a delivery is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Acks {
     /// Sends what is answered for as long as the channel takes it; after that nothing more is sent.
     pub(super) async fn run(mut self, channel: &Channel) {
         let mut round = Vec::with_capacity(self.max);
-        while self.answered.recv_many(&mut round, self.max).await > 0 {
+        while gather(&mut self.answered, &mut round, self.max).await > 0 {
             let result = self.send(channel, &round).await;
             for answered in round.drain(..) {
                 // Whoever no longer listens has given its delivery up.

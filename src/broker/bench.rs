@@ -1,10 +1,12 @@
 //! What a benchmark asks of the broker: queues of its own, how full they are, and how fast the broker
 //! is without us.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use futures_util::future::try_join_all;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
     ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
@@ -14,6 +16,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, PublisherConfirm
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use url::Url;
 
 use super::connect::{BrokerError, BrokerSettings, connect, within};
@@ -21,6 +24,8 @@ use super::topology::{Topology, short};
 
 /// A delivery or a confirm that takes longer than this will not come.
 const STALL_MAX: Duration = Duration::from_secs(60);
+/// Replies that are counted as one.
+const COUNTED_AT_ONCE_MAX: usize = 256;
 /// Persistent, in AMQP's own numbers.
 const PERSISTENT: u8 = 2;
 
@@ -39,6 +44,8 @@ pub struct BenchQueues {
     topology: Topology,
     connection: Connection,
     channel: Channel,
+    counted: Arc<AtomicU64>,
+    counting: JoinSet<()>,
 }
 
 impl BenchQueues {
@@ -54,21 +61,29 @@ impl BenchQueues {
         let connection = connect(settings, "callonce measures").await?;
         let opened = connection.create_channel();
         let channel = within(settings.connect_timeout, "opening a channel", opened).await?;
-        Ok(Self { settings: settings.clone(), topology: topology.clone(), connection, channel })
+        Ok(Self {
+            settings: settings.clone(),
+            topology: topology.clone(),
+            connection,
+            channel,
+            counted: Arc::default(),
+            counting: JoinSet::new(),
+        })
     }
 
-    /// Declares a worker's queues and one for replies that nobody consumes.
+    /// Declares a worker's queues and one for replies, and begins to count these.
     ///
     /// # Errors
     ///
     /// Where the broker refuses one of them; those before it are there then.
-    pub async fn declare(&self) -> Result<(), BrokerError> {
+    pub async fn declare(&mut self) -> Result<(), BrokerError> {
         self.topology.declare(&self.channel, &self.settings, false).await?;
-        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        self.declare_replies(options).await.map(drop)
+        let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        self.declare_replies(options).await.map(drop)?;
+        self.count_replies().await
     }
 
-    /// Where the replies go: a durable classic queue.
+    /// Where the replies go: a queue of this connection, as producers have one.
     pub fn replies(&self) -> String {
         self.topology.bench_replies()
     }
@@ -84,15 +99,32 @@ impl BenchQueues {
         self.look(&self.topology.jobs(), options).await
     }
 
-    /// How many replies there are.
-    ///
-    /// # Errors
-    ///
-    /// Where the broker does not say.
-    pub async fn replies_ready(&self) -> Result<u32, BrokerError> {
-        let options =
-            QueueDeclareOptions { durable: true, passive: true, ..QueueDeclareOptions::default() };
-        self.declare_replies(options).await.map(|depth| depth.ready)
+    /// How many replies have come since the queues were emptied.
+    pub fn replies_counted(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Takes replies as a producer does, on a channel of its own.
+    async fn count_replies(&mut self) -> Result<(), BrokerError> {
+        let timeout = self.settings.connect_timeout;
+        let channel =
+            within(timeout, "opening a channel", self.connection.create_channel()).await?;
+        let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+        let queue = short(&self.replies())?;
+        let consuming = channel.basic_consume(queue, "".into(), options, FieldTable::default());
+        let mut replies = within(timeout, "consuming replies", consuming)
+            .await?
+            .ready_chunks(COUNTED_AT_ONCE_MAX);
+        let counted = Arc::clone(&self.counted);
+        self.counting.spawn(async move {
+            while let Some(chunk) = replies.next().await {
+                let came = chunk.iter().filter(|reply| reply.is_ok()).count();
+                counted.fetch_add(u64::try_from(came).unwrap_or(u64::MAX), Ordering::Relaxed);
+            }
+            // The channel lives as long as its consumer.
+            drop(channel);
+        });
+        Ok(())
     }
 
     /// Empties all queues of what is ready.
@@ -105,17 +137,19 @@ impl BenchQueues {
             let purged = self.channel.queue_purge(short(&queue)?, QueuePurgeOptions::default());
             within(STALL_MAX, "emptying a queue", purged).await?;
         }
+        self.counted.store(0, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Deletes all queues with what is in them, on a connection of its own: this one may be lost.
+    /// Deletes a worker's queues with what is in them, on a connection of its own: the one that they
+    /// were declared on may be lost. The replies' queue goes with that.
     ///
     /// # Errors
     ///
     /// Where the broker refuses; some may be deleted then. One that is not there is no error.
     pub async fn delete(settings: &BrokerSettings, topology: &Topology) -> Result<(), BrokerError> {
         let queues = Self::connect(settings, topology).await?;
-        for queue in queues.names() {
+        for queue in topology.names() {
             let deleted =
                 queues.channel.queue_delete(short(&queue)?, QueueDeleteOptions::default());
             within(STALL_MAX, "deleting a queue", deleted).await?;
@@ -152,19 +186,18 @@ impl BenchQueues {
         let queue = short(&self.replies())?;
         let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let (begun, mut sent) = (Instant::now(), VecDeque::with_capacity(unconfirmed));
-        for _ in 0..count {
-            if sent.len() >= unconfirmed
-                && let Some(oldest) = sent.pop_front()
-            {
-                confirmed(oldest).await?;
+        let begun = Instant::now();
+        let mut left = count;
+        while left > 0 {
+            // Each waits until it is written: a set is handed over before that.
+            let set = left.min(unconfirmed);
+            let published = (0..set).map(|_| {
+                channel.basic_publish("".into(), queue.clone(), options, body, properties.clone())
+            });
+            for confirm in within(STALL_MAX, "publishing", try_join_all(published)).await? {
+                confirmed(confirm).await?;
             }
-            let published =
-                channel.basic_publish("".into(), queue.clone(), options, body, properties.clone());
-            sent.push_back(within(STALL_MAX, "publishing", published).await?);
-        }
-        for confirm in sent {
-            confirmed(confirm).await?;
+            left -= set;
         }
         let took = begun.elapsed();
         within(self.settings.connect_timeout, "closing", channel.close(200, "done".into())).await?;
@@ -192,15 +225,24 @@ impl BenchQueues {
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let mut consumer = within(self.settings.connect_timeout, "consuming", consuming).await?;
-        for _ in 0..count {
-            let next = tokio::time::timeout(STALL_MAX, consumer.next()).await;
+        let consumer = within(self.settings.connect_timeout, "consuming", consuming).await?;
+        let mut arrived = consumer.ready_chunks(usize::from(prefetch));
+        let mut left = count;
+        while left > 0 {
+            let next = tokio::time::timeout(STALL_MAX, arrived.next()).await;
             let next = next
                 .map_err(|_| BrokerError::Timeout { what: "a delivery", after: STALL_MAX })?
                 .ok_or(BrokerError::Cancelled)?;
-            let delivery =
-                next.map_err(|source| BrokerError::Amqp { what: "consuming", source })?;
-            within(STALL_MAX, "acking", delivery.acker.ack(BasicAckOptions::default())).await?;
+            let mut last = None;
+            for delivery in next {
+                let delivery =
+                    delivery.map_err(|source| BrokerError::Amqp { what: "consuming", source })?;
+                last = Some(delivery.delivery_tag);
+                left = left.saturating_sub(1);
+            }
+            let Some(last) = last else { continue };
+            let ack = channel.basic_ack(last, BasicAckOptions { multiple: true });
+            within(STALL_MAX, "acking", ack).await?;
         }
         let took = begun.elapsed();
         within(self.settings.connect_timeout, "closing", channel.close(200, "done".into())).await?;

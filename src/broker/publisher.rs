@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::connect::{BrokerError, BrokerSettings, connect, within};
 use super::message::{Message, publish_id};
+use crate::gather::gather;
 use crate::retry::Backoff;
 use crate::telemetry::chain;
 
@@ -157,7 +158,7 @@ impl Lane {
     async fn run(mut self) {
         let mut backoff = Backoff::broker();
         let mut set = Vec::with_capacity(SET_MAX);
-        while !set.is_empty() || self.requests.recv_many(&mut set, SET_MAX).await > 0 {
+        while !set.is_empty() || gather(&mut self.requests, &mut set, SET_MAX).await > 0 {
             match self.publish_set(&set).await {
                 Ok(published) => {
                     backoff.reset();

@@ -10,7 +10,7 @@ use super::recorded::{Recorded, bad_arguments};
 use super::{Context, End};
 use crate::broker::Delivery;
 use crate::call::job::{BadJob, Job, Limits};
-use crate::call::key::IdempotencyKey;
+use crate::call::key::{CallId, IdempotencyKey, ToolName};
 use crate::call::reply::{CallError, ErrorKind};
 use crate::ledger::state::State;
 use crate::ledger::{CallRow, LedgerError};
@@ -22,8 +22,8 @@ use crate::tools::Tool;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Caller {
     pub(super) key: Option<IdempotencyKey>,
-    pub(super) call_id: Option<String>,
-    pub(super) name: Option<String>,
+    pub(super) call_id: Option<CallId>,
+    pub(super) name: Option<ToolName>,
 }
 
 /// A job and its tool.
@@ -41,19 +41,11 @@ impl Call {
 
 impl Caller {
     fn of(job: &Job) -> Self {
-        Self {
-            key: Some(job.key()),
-            call_id: job.call_id.as_ref().map(|id| id.as_str().to_owned()),
-            name: Some(job.name.as_str().to_owned()),
-        }
+        Self { key: Some(job.key()), call_id: job.call_id.clone(), name: Some(job.name.clone()) }
     }
 
     fn of_bad(bad: &BadJob) -> Self {
-        Self {
-            key: bad.key,
-            call_id: bad.call_id.as_ref().map(|id| id.as_str().to_owned()),
-            name: bad.name.as_ref().map(|name| name.as_str().to_owned()),
-        }
+        Self { key: bad.key, call_id: bad.call_id.clone(), name: bad.name.clone() }
     }
 }
 

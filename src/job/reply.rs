@@ -4,6 +4,7 @@ use super::Context;
 use super::receive::Caller;
 use super::recorded::Recorded;
 use crate::broker::{BrokerError, Message, Origin, Published};
+use crate::call::key::{CallId, ToolName};
 use crate::call::reply::{Reply, Status};
 use crate::retry::Backoff;
 use crate::telemetry::chain;
@@ -33,8 +34,8 @@ pub(super) async fn reply(
     let outcome = recorded.outcome();
     let reply = Reply {
         key: caller.key,
-        call_id: caller.call_id.as_deref(),
-        name: caller.name.as_deref(),
+        call_id: caller.call_id.as_ref().map(CallId::as_str),
+        name: caller.name.as_ref().map(ToolName::as_str),
         status: recorded.status(),
         is_error: recorded.status() != Status::Completed || outcome.is_error,
         replayed: recorded.replayed(),

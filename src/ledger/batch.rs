@@ -1,20 +1,19 @@
 //! One statement for all who wait: each caller asks for itself and gets its own answer.
 //!
 //! A batch is what queued while the statement before it was under way; nothing waits for a timer.
-//! So a lone caller waits for nobody, and under load the batches fill by themselves.
+//! So a lone caller waits for nobody, and under load the batches fill by themselves. Of each kind one
+//! batch is under way at a time: calls leave in the order in which they came, and deliveries that end
+//! in order are acked as one.
 
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::LedgerError;
 use super::connections::Connections;
-
-/// How many batches of one kind are under way at a time. The second is filled while the first is
-/// written to disk; more of them would only make each smaller.
-const UNDER_WAY_MAX: usize = 2;
+use crate::gather::gather;
 
 /// A statement over many rows.
 pub(super) trait Statement: Send + Sync + 'static {
@@ -63,11 +62,8 @@ impl<S: Statement> Batches<S> {
         stop: &CancellationToken,
     ) -> Self {
         let (sender, receiver) = mpsc::channel(max);
-        let receiver = Arc::new(Mutex::new(receiver));
-        for _ in 0..UNDER_WAY_MAX {
-            let gathered = gather(connections.clone(), receiver.clone(), max, tasks.clone());
-            tasks.spawn(stop.clone().run_until_cancelled_owned(gathered));
-        }
+        let gathered = run_all(connections.clone(), receiver, max, tasks.clone());
+        tasks.spawn(stop.clone().run_until_cancelled_owned(gathered));
         Self { connections, asked: Some(sender) }
     }
 
@@ -87,18 +83,15 @@ impl<S: Statement> Batches<S> {
     }
 }
 
-async fn gather<S: Statement>(
+async fn run_all<S: Statement>(
     connections: Connections,
-    asked: Arc<Mutex<mpsc::Receiver<Asked<S>>>>,
+    mut asked: mpsc::Receiver<Asked<S>>,
     max: usize,
     tasks: TaskTracker,
 ) {
-    loop {
-        let mut batch = Vec::new();
-        if asked.lock().await.recv_many(&mut batch, max).await == 0 {
-            return;
-        }
-        let connections = connections.clone();
+    let mut batch = Vec::new();
+    while gather(&mut asked, &mut batch, max).await > 0 {
+        let (connections, batch) = (connections.clone(), std::mem::take(&mut batch));
         // On a task of its own: a panic is the end of one batch alone.
         if tasks.spawn(async move { run(&connections, batch).await }).await.is_err() {
             tracing::error!("a statement's task panicked; whoever shared it tries again");

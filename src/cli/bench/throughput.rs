@@ -79,12 +79,12 @@ impl Run<'_> {
     async fn replies(&self, jobs: u64, workers: &mut [Worker]) -> Result<(), BenchError> {
         let (mut replies, mut since) = (0, Instant::now());
         loop {
-            let ready = u64::from(self.place.queues.replies_ready().await?);
-            if ready >= jobs {
+            let came = self.place.queues.replies_counted();
+            if came >= jobs {
                 return Ok(());
             }
-            if ready > replies {
-                (replies, since) = (ready, Instant::now());
+            if came > replies {
+                (replies, since) = (came, Instant::now());
                 show_progress(self.name, &format!("{replies} of {jobs}"));
             }
             if since.elapsed() > STALL_MAX {
