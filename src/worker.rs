@@ -37,6 +37,9 @@ pub enum WorkerError {
     /// The broker cannot be used.
     #[error("the broker cannot be used")]
     Broker(#[from] BrokerError),
+    /// The task that consumes panicked.
+    #[error("consuming ended without a reason")]
+    Consuming(#[source] tokio::task::JoinError),
     /// The journal of outcomes cannot be read.
     #[error("the journal of outcomes that an ended worker left cannot be read")]
     Journal(#[source] std::io::Error),
@@ -132,27 +135,31 @@ pub async fn run(config: Config, places: Places<'_>, migrate: bool) -> Result<()
         name: worker.to_string(),
     };
     tracing::info!(worker = &*worker, tools = context.registry.iter().count(), "started");
-    let start = |delivery| {
-        // Boxed once, rather than moved by each layer around it.
-        jobs.spawn(Box::pin(guarded(context.clone(), delivery)));
+    let start = {
+        let (context, jobs) = (context.clone(), jobs.clone());
+        move |delivery| {
+            // Boxed once, rather than moved by each layer around it.
+            jobs.spawn(Box::pin(guarded(context.clone(), delivery)));
+        }
     };
-    let draining_done = drain(&context, &jobs, &drained);
-    let (consumed, left) = tokio::join!(
-        async {
-            let consumed = consume(&consume_what, start, draining.clone(), drained.clone()).await;
+    // On a task of its own: deliveries are handed over on the threads that carry them out.
+    let consuming = loops.spawn({
+        let (draining, drained) = (draining.clone(), drained.clone());
+        async move {
             // A worker that cannot consume at all stops as if it were told to.
-            draining.cancel();
-            consumed
-        },
-        draining_done
-    );
+            let _stop = draining.clone().drop_guard();
+            consume(&consume_what, start, draining, drained).await
+        }
+    });
+    let left = drain(&context, &jobs, &drained).await;
+    let consumed = consuming.await;
     renewing.cancel();
     ending.cancel();
     loops.close();
     loops.wait().await;
     signals.abort();
     tracing::info!(counts = %context.counters, "stopped");
-    consumed?;
+    consumed.map_err(WorkerError::Consuming)??;
     if left > 0 { Err(WorkerError::DrainOverrun(left)) } else { Ok(()) }
 }
 

@@ -67,26 +67,26 @@ enum End {
 }
 
 /// Runs one delivery from its arrival to its ack.
-pub async fn run(context: Arc<Context>, delivery: Delivery) {
+pub fn run(context: Arc<Context>, delivery: Delivery) -> impl Future<Output = ()> + Send {
     context.counters.deliveries.count();
-    let names = Names::new(delivery.redelivered);
-    let story = async {
-        let alone = match suspect::write_down(&context, &delivery).await {
-            Ok(alone) => alone,
-            Err(end) => return ack::finish(&context, delivery, None, end).await,
-        };
-        crate::failpoint::reach("received");
-        match receive::receive(&context, &delivery).await {
-            Ok(call) => {
-                // From here on a row counts the attempts of a write that ends its workers.
-                let _alone = (!call.tool.uses_ledger()).then_some(alone);
-                let end = once(&context, &call, &delivery).await;
-                ack::finish(&context, delivery, Some(call.caller()), end).await;
-            }
-            Err((caller, end)) => ack::finish(&context, delivery, Some(caller), end).await,
-        }
+    Names::new(delivery.redelivered).scope(story(context, delivery))
+}
+
+async fn story(context: Arc<Context>, delivery: Delivery) {
+    let alone = match suspect::write_down(&context, &delivery).await {
+        Ok(alone) => alone,
+        Err(end) => return ack::finish(&context, delivery, None, end).await,
     };
-    names.scope(story).await;
+    crate::failpoint::reach("received");
+    match receive::receive(&context, &delivery).await {
+        Ok(call) => {
+            // From here on a row counts the attempts of a write that ends its workers.
+            let _alone = (!call.tool.uses_ledger()).then_some(alone);
+            let end = once(&context, &call, &delivery).await;
+            ack::finish(&context, delivery, Some(call.caller()), end).await;
+        }
+        Err((caller, end)) => ack::finish(&context, delivery, Some(caller), end).await,
+    }
 }
 
 /// Settles what ended workers left in the journal, before the first delivery is taken; false where

@@ -46,6 +46,15 @@ impl Connections {
         sql: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, LedgerError> {
+        // Boxed, so that the many futures that may come here need not each have room for it.
+        Box::pin(self.run(sql, parameters)).await
+    }
+
+    async fn run(
+        &self,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, LedgerError> {
         let mut stale = 0;
         loop {
             let client = self.checkout().await?;

@@ -56,8 +56,8 @@ impl Names {
     }
 
     /// Runs a task whose lines are about these.
-    pub async fn scope<T>(self, task: impl Future<Output = T>) -> T {
-        NAMES.scope(self, task).await
+    pub fn scope<F: Future>(self, task: F) -> impl Future<Output = F::Output> {
+        NAMES.scope(self, task)
     }
 
     /// The call of this task is known now.
