@@ -20,9 +20,6 @@ use crate::outcome::{Branch, EffectClass, Failure};
 /// (Node's 5 s); a busy worker uses its connections again much sooner.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// Idle connections kept for one tool: its calls run `max_concurrency` at a time (32 by default).
-const IDLE_CONNECTIONS_MAX: usize = 32;
-
 /// A response head of more lines than this is an error of the connection, not a memory of ours.
 const RESPONSE_HEADERS_MAX: usize = 100;
 
@@ -94,9 +91,10 @@ pub(super) fn client(
     url: &Url,
     tls: &TlsSetup,
 ) -> Result<reqwest::Client, TlsError> {
-    // A write that nothing deduplicates takes no chance with a connection that may be closing.
+    // A tool's calls run `max_concurrency` at a time, which bounds the connections that are kept. A
+    // write that nothing deduplicates takes no chance with one that may be closing.
     let idle_max = match settings.effect {
-        EffectClass::Read | EffectClass::KeyedWrite => IDLE_CONNECTIONS_MAX,
+        EffectClass::Read | EffectClass::KeyedWrite => usize::MAX,
         EffectClass::UnkeyedWrite => 0,
     };
     reqwest::Client::builder()
