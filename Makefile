@@ -11,8 +11,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' Makefile
 
 demo: need ## run the demo against private services
-	cargo build --release --locked --bins --examples
-	scripts/services run -- $${CARGO_TARGET_DIR:-target}/release/examples/demo
+	cargo build --locked --bins --examples
+	scripts/services run -- $${CARGO_TARGET_DIR:-target}/debug/examples/demo
 
 # Built before the services are started, so that an error in the code shows soon. The tests of faults
 # run twice: in batches, and with each call's statement its own.

@@ -49,7 +49,8 @@ pub struct Origin {
     pub detail: Option<String>,
     /// What the caller was told before it went to the dead queue.
     pub answered: Option<String>,
-    headers: FieldTable,
+    /// The headers that are not published again.
+    foreign: Vec<(ShortString, AMQPValue)>,
 }
 
 /// How often a job has been through a delay queue, by why.
@@ -76,21 +77,28 @@ impl Origin {
             reason: text_header(headers, REASON),
             detail: text_header(headers, DETAIL),
             answered: text_header(headers, ANSWERED),
-            headers: headers.cloned().unwrap_or_default(),
+            foreign: headers.map(foreign).unwrap_or_default(),
         }
     }
 
     /// The headers that are not published again, as text.
     fn foreign_headers(&self) -> String {
-        let foreign = self.headers.inner().iter().filter(|(name, _)| {
-            let name = name.as_str();
-            // What the broker writes about a message's ways is nobody's.
-            let of_ways = ["x-callonce-", "x-death", "x-first-death-", "x-last-death-"];
-            !of_ways.iter().any(|start| name.starts_with(start))
-                && !matches!(name, TRACEPARENT | DELIVERY_COUNT)
-        });
-        foreign.map(|(name, value)| format!("; header {name:?}: {}", as_text(value))).collect()
+        let foreign = self.foreign.iter();
+        foreign
+            .map(|(name, value)| format!("; header {:?}: {}", name.as_str(), as_text(value)))
+            .collect()
     }
+}
+
+/// All headers but ours and what the broker writes about a message's ways, which is nobody's.
+fn foreign(headers: &FieldTable) -> Vec<(ShortString, AMQPValue)> {
+    let foreign = headers.inner().iter().filter(|(name, _)| {
+        let name = name.as_str();
+        let of_ways = ["x-callonce-", "x-death", "x-first-death-", "x-last-death-"];
+        !of_ways.iter().any(|start| name.starts_with(start))
+            && !matches!(name, TRACEPARENT | DELIVERY_COUNT)
+    });
+    foreign.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn as_text(value: &AMQPValue) -> String {

@@ -245,3 +245,59 @@ async fn an_unkeyed_call_of_a_lost_worker_becomes_unknown_and_is_not_sent_again(
     next.drain().await;
     assert_eq!((producer.ready("jobs").await, producer.ready("dead").await), (0, 0));
 }
+
+/// A slow tool's crowd makes room for the calls of other tools, and each of its calls runs in the end.
+#[tokio::test]
+async fn a_slow_tool_at_its_limit_does_not_stop_the_others() {
+    let world = World::new().await;
+    let (slow, quick) = (Downstream::forgetful().await, Downstream::forgetful().await);
+    slow.otherwise(Does::ActAndStall);
+    let tools = [
+        Tool::keyed("send_payment", &slow).with("max_concurrency", "1"),
+        Tool::keyed("create_ticket", &quick),
+    ];
+    let mut worker = world.worker(&tools).set("prefetch", "10").start().await;
+    let producer = world.producer().await;
+
+    for invoice in 0..30 {
+        producer.submit(&job("send_payment", json!({"invoice": invoice}))).await;
+    }
+    slow.wait_for_posts(1).await;
+    let ticket = producer.call(&job("create_ticket", json!({"subject": "quick"}))).await;
+    assert_eq!(ticket.status(), "completed");
+    assert_eq!((slow.posts(), producer.replies().len()), (1, 1));
+    assert!(worker.logged(PARKED), "somebody gave way");
+
+    slow.otherwise(Does::Act);
+    slow.release();
+    producer.wait_for_replies(31).await;
+    assert_eq!((slow.counts(), slow.running_max()), ((30, 30), 1));
+    worker.drain().await;
+    for queue in ["jobs", "dead", "retry.200", "retry.400"] {
+        assert_eq!(producer.ready(queue).await, 0, "{queue}");
+    }
+}
+
+/// A repeat that waits for a delivery of its own worker asks for itself where that has no answer.
+#[tokio::test]
+async fn a_repeat_asks_for_itself_when_the_first_was_not_answered() {
+    let world = World::new().await;
+    let downstream = Downstream::forgetful().await;
+    downstream.script([Does::ActAndStall]);
+    let tool = Tool::unkeyed("create_ticket", &downstream).timeout("1s");
+    let mut worker = world.worker(&[tool]).set("wait_for_claim", "20s").start().await;
+    let producer = world.producer().await;
+
+    let call = job("create_ticket", json!({"subject": "lost"}));
+    let first = producer.submit(&call).await;
+    downstream.wait_for_posts(1).await;
+    let second = producer.submit(&call).await;
+    worker.wait_until_logged(OUTSTANDING).await;
+    let (first, second) = (producer.reply_for(&first).await, producer.reply_for(&second).await);
+
+    assert_eq!((first.status(), second.status()), ("unknown", "unknown"));
+    assert_eq!((first.replayed(), second.replayed()), (false, true));
+    assert_eq!(downstream.posts(), 1);
+    downstream.release();
+    worker.drain().await;
+}
