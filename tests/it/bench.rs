@@ -114,10 +114,8 @@ async fn a_benchmark_that_is_interrupted_leaves_nothing_behind() {
     let mut log = String::new();
     stderr.read_line(&mut log).expect("it says where it measures");
     let (_, prefix) = own_names(&log);
-    eventually("queues", async || {
-        queue_exists(&world.amqp_url, &format!("{prefix}-replies")).await
-    })
-    .await;
+    eventually("queues", async || queue_exists(&world.amqp_url, &format!("{prefix}.jobs")).await)
+        .await;
 
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");

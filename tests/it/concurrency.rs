@@ -284,7 +284,8 @@ async fn a_repeat_asks_for_itself_when_the_first_was_not_answered() {
     let world = World::new().await;
     let downstream = Downstream::forgetful().await;
     downstream.script([Does::ActAndStall]);
-    let tool = Tool::unkeyed("create_ticket", &downstream).timeout("1s");
+    let tool =
+        Tool::unkeyed("create_ticket", &downstream).timeout("2s").with("connect_timeout", "\"1s\"");
     let mut worker = world.worker(&[tool]).set("wait_for_claim", "20s").start().await;
     let producer = world.producer().await;
 

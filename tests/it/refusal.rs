@@ -192,17 +192,3 @@ async fn a_row_that_was_made_of_another_call_is_not_replayed() {
     worker.drain().await;
     assert!(worker.logged("another call has this key") && worker.logged("collisions=1"));
 }
-
-/// Any time that a job may name is compared, also one that Postgres could not read as a text.
-#[tokio::test]
-async fn a_time_long_before_our_era_has_passed() {
-    let world = World::new().await;
-    let downstream = Downstream::forgetful().await;
-    let mut worker = world.worker(&[Tool::keyed("send_payment", &downstream)]).start().await;
-    let producer = world.producer().await;
-    let call = job("send_payment", json!({"invoice": "INV-7"}));
-    let reply = producer.call(&expiring(&call, "-000044-03-15T12:00:00Z")).await;
-    assert_eq!((reply.status(), reply.kind()), ("not_run", "expired"));
-    assert_eq!(downstream.posts(), 0);
-    worker.drain().await;
-}
