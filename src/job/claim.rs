@@ -111,12 +111,12 @@ async fn wait_for_permit(
     received: Instant,
 ) -> Result<Permit, Claimed> {
     let left = context.config.hold_max.0.saturating_sub(received.elapsed());
-    let place = context.permits.place(tool);
+    let place = context.permits.place();
     tokio::select! {
         biased;
         () = context.draining.cancelled() => Err(Claimed::Draining),
         permit = context.permits.take(tool) => permit.ok_or(Claimed::Busy),
-        () = context.permits.give_way(tool), if place.is_none() => Err(Claimed::Crowded),
+        () = context.permits.give_way(), if place.is_none() => Err(Claimed::Crowded),
         () = tokio::time::sleep(left) => Err(Claimed::Busy),
     }
 }

@@ -65,7 +65,10 @@ impl UnderWay {
             Entry::Occupied(first) if first.get().digest != *digest => Met::Collision,
             Entry::Occupied(mut first) => {
                 let (sender, answer) = oneshot::channel();
-                first.get_mut().repeats.push(sender);
+                let repeats = &mut first.get_mut().repeats;
+                // Whoever was parked meanwhile and came back would be here twice.
+                repeats.retain(|repeat| !repeat.is_closed());
+                repeats.push(sender);
                 Met::Repeat(answer)
             }
         }
@@ -134,5 +137,22 @@ impl Drop for Turn<'_> {
     /// Whoever waits hears that there is no answer here.
     fn drop(&mut self) {
         drop(self.leave());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_no_longer_waits_leaves_no_place_behind() {
+        let (under_way, digest) = (UnderWay::default(), Digest::from_bytes([7; 32]));
+        let meet = || under_way.meet(digest.key(), &digest);
+        assert!(matches!(meet(), Met::First));
+        for _ in 0..10 {
+            drop(meet());
+        }
+        let Met::Repeat(_waits) = meet() else { panic!("the first is under way") };
+        assert_eq!(under_way.calls()[&digest.key()].repeats.len(), 1);
     }
 }

@@ -246,14 +246,15 @@ async fn an_unkeyed_call_of_a_lost_worker_becomes_unknown_and_is_not_sent_again(
     assert_eq!((producer.ready("jobs").await, producer.ready("dead").await), (0, 0));
 }
 
-/// A slow tool's crowd makes room for the calls of other tools, and each of its calls runs in the end.
+/// The crowds of slow tools make room for the calls of another, and each of their calls runs in the end.
 #[tokio::test]
-async fn a_slow_tool_at_its_limit_does_not_stop_the_others() {
+async fn slow_tools_at_their_limits_do_not_stop_the_others() {
     let world = World::new().await;
     let (slow, quick) = (Downstream::forgetful().await, Downstream::forgetful().await);
     slow.otherwise(Does::ActAndStall);
     let tools = [
         Tool::keyed("send_payment", &slow).with("max_concurrency", "1"),
+        Tool::keyed("refund_payment", &slow).with("max_concurrency", "1"),
         Tool::keyed("create_ticket", &quick),
     ];
     let mut worker = world.worker(&tools).set("prefetch", "10").start().await;
@@ -261,17 +262,18 @@ async fn a_slow_tool_at_its_limit_does_not_stop_the_others() {
 
     for invoice in 0..30 {
         producer.submit(&job("send_payment", json!({"invoice": invoice}))).await;
+        producer.submit(&job("refund_payment", json!({"invoice": invoice}))).await;
     }
-    slow.wait_for_posts(1).await;
+    slow.wait_for_posts(2).await;
     let ticket = producer.call(&job("create_ticket", json!({"subject": "quick"}))).await;
     assert_eq!(ticket.status(), "completed");
-    assert_eq!((slow.posts(), producer.replies().len()), (1, 1));
+    assert_eq!((slow.posts(), producer.replies().len()), (2, 1));
     assert!(worker.logged(PARKED), "somebody gave way");
 
     slow.otherwise(Does::Act);
     slow.release();
-    producer.wait_for_replies(31).await;
-    assert_eq!((slow.counts(), slow.running_max()), ((30, 30), 1));
+    producer.wait_for_replies(61).await;
+    assert_eq!((slow.counts(), slow.running_max()), ((60, 60), 2));
     worker.drain().await;
     for queue in ["jobs", "dead", "retry.200", "retry.400"] {
         assert_eq!(producer.ready(queue).await, 0, "{queue}");
