@@ -90,6 +90,9 @@ impl Acks {
                 // Whoever no longer listens has given its delivery up.
                 answered.sent.send(result.clone().map_err(AckError::Amqp)).ok();
             }
+            if result.is_err() {
+                return;
+            }
         }
     }
 
