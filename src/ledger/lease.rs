@@ -145,7 +145,9 @@ impl LeaseKeeper {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "could not renew leases; trying again");
-                    Some(backoff.wait())
+                    let wait = backoff.wait();
+                    self.book().next = Some(Moment::now() + wait);
+                    Some(wait)
                 }
             };
             tokio::select! {
