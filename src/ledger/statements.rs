@@ -3,6 +3,10 @@
 //!
 //! Times are the database's. Durations are parameters in milliseconds, a job's `expires_at` in
 //! microseconds of the Unix epoch (`bigint`): the server reads no text as a time, and refuses none.
+//!
+//! Rows of many keys are found by `key = ANY (ARRAY[asked.key])`, not by `key = asked.key`. By an
+//! equality a plan that was made while the table had a few rows reads the whole index once for each key,
+//! and is kept while the table grows; by this every plan looks each key up.
 
 /// Inserts rows as claimed, in key order so that no two batches can deadlock.
 ///
@@ -142,7 +146,7 @@ pub(super) const WATCH: &str = "
 SELECT w.place
 FROM unnest($1::bytea[], $2::uuid[]) WITH ORDINALITY AS w (key, claim, place)
 LEFT JOIN callonce_calls c
-    ON c.key = w.key
+    ON c.key = ANY (ARRAY[w.key])
    AND c.claim = w.claim
    AND c.state = 'in_flight'
    AND c.lease_until >= now()
@@ -185,7 +189,7 @@ SELECT a.place, digest, conversation_id, turn_index, name, ordinal, response_id,
        (EXTRACT(epoch FROM settled_at) * 1000000)::bigint AS settled_at_us,
        COALESCE(a.expires_at_us <= (EXTRACT(epoch FROM now()) * 1000000)::bigint, false) AS expired
 FROM unnest($1::bytea[], $2::bigint[]) WITH ORDINALITY AS a (key, expires_at_us, place)
-JOIN callonce_calls c ON c.key = a.key";
+JOIN callonce_calls c ON c.key = ANY (ARRAY[a.key])";
 
 /// Whether a time of a job has passed.
 ///
@@ -315,15 +319,15 @@ WITH asked AS (
 ), locked AS (
     SELECT c.key, c.claim, a.lease_ms
     FROM callonce_calls c
-    JOIN asked a ON a.key = c.key AND a.claim = c.claim
+    JOIN asked a ON c.key = ANY (ARRAY[a.key]) AND c.claim = a.claim
     WHERE c.state = 'in_flight'
-    ORDER BY c.key
+    ORDER BY a.key
     FOR UPDATE OF c
 )
 UPDATE callonce_calls c
 SET lease_until = now() + l.lease_ms * interval '1 millisecond'
 FROM locked l
-WHERE c.key = l.key
+WHERE c.key = ANY (ARRAY[l.key])
   AND c.claim = l.claim
   AND c.state = 'in_flight'
 RETURNING c.claim";
@@ -350,15 +354,15 @@ WITH asked AS (
 ), locked AS (
     SELECT c.key, c.claim, a.outcome
     FROM callonce_calls c
-    JOIN asked a ON a.key = c.key AND a.claim = c.claim
+    JOIN asked a ON c.key = ANY (ARRAY[a.key]) AND c.claim = a.claim
     WHERE c.state = 'in_flight'
-    ORDER BY c.key
+    ORDER BY a.key
     FOR UPDATE OF c
 )
 UPDATE callonce_calls c
 SET state = 'completed', outcome = l.outcome, lapses = 0, settled_at = now()
 FROM locked l
-WHERE c.key = l.key
+WHERE c.key = ANY (ARRAY[l.key])
   AND c.claim = l.claim
   AND c.state = 'in_flight'
 RETURNING c.claim";
