@@ -58,11 +58,14 @@ pub struct PoolSettings {
 /// What every session of ours sets, whatever its role says.
 ///
 /// The server must never cancel a statement: a cancelled wait for a standby succeeds with a warning.
+/// A wait for a lock is no such wait. Who holds a row for longer than any statement of ours takes, such
+/// as a person in `psql`, keeps its own call waiting and no other that shared its statement.
 /// Every statement on the way of a call finds its rows by key; a plan that was made while the table
 /// was small must not read all of it once it has grown.
 const SESSION: &str = "
 SET synchronous_commit = on;
 SET statement_timeout = 0;
+SET lock_timeout = '2s';
 SET client_min_messages = warning;
 SET plan_cache_mode = force_generic_plan;
 SET enable_seqscan = off;

@@ -101,10 +101,18 @@ impl LedgerError {
         }
     }
 
-    /// Whether the server refused a statement for what it asks: of many rows one may be to blame.
+    /// Whether a statement was not answered in time, or waited too long for a lock.
+    pub(super) fn is_late(&self) -> bool {
+        let locked = Some(&SqlState::LOCK_NOT_AVAILABLE);
+        matches!(self, Self::Timeout(_))
+            || matches!(self, Self::Statement { code, .. } if code.as_ref() == locked)
+    }
+
+    /// Whether one of many rows may be to blame that the server refused a statement: for its values, a
+    /// constraint, a limit, or what another transaction does to it.
     pub(super) fn is_of_a_row(&self) -> bool {
         match self {
-            Self::Statement { code, .. } => refused(code.as_ref()),
+            Self::Statement { code, .. } => is_of_class(code.as_ref(), &["22", "23", "40", "54"]),
             Self::Shared(error) => error.is_of_a_row(),
             Self::Connection { .. }
             | Self::Timeout(_)
@@ -120,7 +128,12 @@ impl LedgerError {
 
 /// Connection trouble, resources and an operator's intervention pass; any other answer stands.
 fn refused(code: Option<&SqlState>) -> bool {
-    code.is_some_and(|code| !["08", "53", "57"].iter().any(|class| code.code().starts_with(class)))
+    code.is_some() && !is_of_class(code, &["08", "53", "57"])
+}
+
+/// Whether a code's first two characters are one of `classes` (PostgreSQL, appendix A).
+fn is_of_class(code: Option<&SqlState>, classes: &[&str]) -> bool {
+    code.is_some_and(|code| classes.iter().any(|class| code.code().starts_with(class)))
 }
 
 /// A server that became read-only, is going down or is starting up will say the same on this

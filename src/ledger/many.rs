@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use bytes::Bytes;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -10,6 +11,7 @@ use super::connections::Connections;
 use super::insert::Inserted;
 use super::row::{expires_at, millis};
 use super::{ClaimRequest, LedgerError, statements};
+use crate::call::job::Job;
 use crate::call::key::{IdempotencyKey, KEY_VERSION};
 
 /// A claim of a call that may have no row.
@@ -24,6 +26,11 @@ pub(super) struct Claims;
 impl Statement for Claims {
     type Item = Claim;
     type Answer = bool;
+
+    fn bytes(claim: &Claim) -> usize {
+        let Job { args, meta, .. } = &*claim.request.job;
+        args.len() + meta.as_ref().map_or(0, Bytes::len)
+    }
 
     async fn run(connections: &Connections, items: &[&Claim]) -> Result<Vec<bool>, LedgerError> {
         let calls: Vec<Inserted<'_>> = items
@@ -84,6 +91,10 @@ impl Statement for Reads {
     type Item = Read;
     type Answer = Option<Row>;
 
+    fn bytes(_: &Read) -> usize {
+        size_of::<Read>()
+    }
+
     async fn run(
         connections: &Connections,
         items: &[&Read],
@@ -113,6 +124,10 @@ pub(super) struct Completions;
 impl Statement for Completions {
     type Item = Completion;
     type Answer = bool;
+
+    fn bytes(completion: &Completion) -> usize {
+        completion.outcome.len()
+    }
 
     async fn run(
         connections: &Connections,

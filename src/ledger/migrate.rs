@@ -12,8 +12,9 @@ mod embedded {
 const TABLE: &str = "callonce_migrations";
 
 /// Taken for the schema that the tables lie in, so that two ledgers of one database do not wait
-/// for each other. The number is "call" in ASCII.
-const LOCK: &str = "SELECT pg_advisory_lock(x'63616c6c'::int, hashtext(current_schema()))";
+/// for each other, and waited for as long as another's migrations take. The number is "call" in ASCII.
+const LOCK: &str =
+    "SET lock_timeout = 0; SELECT pg_advisory_lock(x'63616c6c'::int, hashtext(current_schema()))";
 const UNLOCK: &str = "SELECT pg_advisory_unlock(x'63616c6c'::int, hashtext(current_schema()))";
 
 /// Brings the schema up to date and says which migrations were applied.

@@ -100,7 +100,8 @@ impl Ledger {
     ///
     /// Where there is no connection, or a migration failed; what was applied before stays.
     pub async fn migrate(&self) -> Result<Vec<String>, LedgerError> {
-        let mut client = self.checkout().await?;
+        // Not given back: a migration sets its session up in its own way.
+        let mut client = Object::take(self.checkout().await?);
         migrate::migrate(&mut client).await
     }
 

@@ -114,6 +114,130 @@ async fn a_row_that_the_server_refuses_fails_none_of_its_neighbours() {
     place.close().await;
 }
 
+/// What is wrong with the server or the session is no row's fault: the batch is not tried in parts.
+#[tokio::test]
+async fn a_batch_that_no_row_is_to_blame_for_is_not_split() {
+    let place = Place::migrated().await;
+    place
+        .run(
+            "CREATE SEQUENCE tries;
+             CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 PERFORM nextval('tries');
+                 RAISE EXCEPTION 'refused' USING ERRCODE = 'insufficient_privilege';
+             END $$;
+             CREATE TRIGGER refuse BEFORE INSERT ON callonce_calls EXECUTE FUNCTION refuse()",
+        )
+        .await;
+    let (ledger, calls) = (batched(&place), requests(250));
+    let claims = join_all(calls.iter().map(|(request, claim)| ledger.claim(request, *claim)));
+    for refused in claims.await {
+        assert!(refused.unwrap_err().to_string().contains("refused (42501)"));
+    }
+    let tries = place.count("SELECT last_value FROM tries").await;
+    assert!(tries <= 4, "250 claims were refused with {tries} statements");
+    place.close().await;
+}
+
+/// A statement is bounded in bytes as well.
+#[tokio::test]
+async fn what_is_too_much_for_one_statement_takes_several() {
+    let place = Place::migrated().await;
+    let args = format!(r#"{{"text":"{}"}}"#, "x".repeat(1_000_000));
+    let of = |n| (request(&job(&format!("c{n}"), &args), terms(0)), Uuid::new_v4());
+    let calls: Vec<_> = (0..32).map(of).collect();
+    let ledger = batched(&place);
+    let claims = join_all(calls.iter().map(|(request, claim)| ledger.claim(request, *claim)));
+    let granted = place.while_locked(claims, 1).await;
+    assert!(granted.into_iter().all(|granted| granted.unwrap().is_some()));
+    let statements = "SELECT count(DISTINCT xmin::text) FROM callonce_calls";
+    let written = place.count(statements).await;
+    assert!((4..=9).contains(&written), "32 MB of claims took {written} statements");
+
+    let settling = |(request, claim): &(ClaimRequest, Uuid)| settling(request, *claim, 1, &args);
+    let settlings: Vec<_> = calls.iter().map(settling).collect();
+    let settled = join_all(settlings.iter().map(|it| ledger.settle(it, Settle::Completed)));
+    assert!(place.while_locked(settled, 1).await.into_iter().all(|settled| settled.unwrap()));
+    let written = place.count(statements).await;
+    assert!((4..=9).contains(&written), "32 MB of outcomes took {written} statements");
+    place.close().await;
+}
+
+/// Somebody has a row locked and goes away for lunch: its own call waits, and no other.
+#[tokio::test]
+async fn a_row_that_somebody_else_keeps_locked_holds_up_its_own_call_alone() {
+    let place = Place::migrated().await;
+    let (ledger, calls) = (batched(&place), requests(100));
+    let claims = join_all(calls.iter().map(|(request, claim)| ledger.claim(request, *claim)));
+    assert!(claims.await.into_iter().all(|granted| granted.unwrap().is_some()));
+    let lock = place.sql.get().await.unwrap();
+    let locked = "BEGIN; SELECT FROM callonce_calls WHERE conversation_id = 'c50' FOR UPDATE";
+    lock.batch_execute(locked).await.unwrap();
+
+    let settlings: Vec<_> =
+        calls.iter().map(|(request, claim)| settling(request, *claim, 1, "1")).collect();
+    let mut settled: FuturesUnordered<_> = settlings
+        .iter()
+        .enumerate()
+        .map(async |(n, it)| (n, ledger.settle(it, Settle::Completed).await))
+        .collect();
+    for _ in 0..99 {
+        let (n, settled) = settled.next().await.unwrap();
+        assert!(settled.unwrap(), "{n} was not settled");
+        assert_ne!(n, 50);
+    }
+    let (n, refused) = settled.next().await.unwrap();
+    assert!(refused.unwrap_err().to_string().contains("lock timeout"));
+    lock.batch_execute("COMMIT").await.unwrap();
+    assert!(ledger.settle(&settlings[n], Settle::Completed).await.unwrap());
+    place.close().await;
+}
+
+/// A plan that was made when the table had one row looks up keys, and nothing else, when it has many.
+#[tokio::test]
+async fn a_plan_of_a_small_table_serves_a_large_one() {
+    let place = Place::migrated().await;
+    let url = format!("{}&application_name={}", place.url, place.schema);
+    let settings = PoolSettings { size: 1, connect_timeout: LEASE, checkout_timeout: LEASE };
+    let ledger = Ledger::new(&url, settings, LEASE).unwrap();
+    let shared = ledger.batched(500, &TaskTracker::new(), &CancellationToken::new());
+    let claim = async |calls: &[(ClaimRequest, Uuid)]| {
+        let claims = calls.iter().map(|(request, claim)| shared.claim(request, *claim));
+        assert!(join_all(claims).await.into_iter().all(|granted| granted.unwrap().is_some()));
+    };
+    let look_up = async |(request, claim): &(ClaimRequest, Uuid)| {
+        let key = request.job.key();
+        assert!(shared.watch(&[(key, *claim)]).await.unwrap().is_empty());
+        assert_eq!(shared.renew(&[(key, *claim, LEASE)]).await.unwrap(), [*claim]);
+        assert!(shared.read(key, None).await.unwrap().is_some());
+        let settling = settling(request, *claim, 1, "1");
+        assert!(shared.settle(&settling, Settle::Completed).await.unwrap());
+    };
+    let calls = requests(2_000);
+    place.run("ALTER TABLE callonce_calls SET (autovacuum_enabled = false)").await;
+    claim(&calls[..1]).await;
+    place.run("ANALYZE callonce_calls").await;
+    look_up(&calls[0]).await;
+    claim(&calls[1..]).await;
+    for call in &calls[1..20] {
+        look_up(call).await;
+    }
+    drop(shared);
+    // A session's counts are complete once it has ended.
+    let sessions = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}'",
+        place.schema
+    );
+    while place.count(&sessions).await > 0 {
+        tokio::task::yield_now().await;
+    }
+    let read = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes
+                WHERE indexrelid = 'callonce_calls_pkey'::regclass";
+    let read = place.count(read).await;
+    assert!((20..2_000).contains(&read), "{read} rows were read for 20 calls");
+    place.close().await;
+}
+
 /// A settling answers for each key by itself whether its claim still stood.
 #[tokio::test]
 async fn a_lost_claim_shows_for_its_own_key() {

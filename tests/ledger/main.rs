@@ -31,6 +31,7 @@ struct Place {
     ledger: Ledger,
     sql: deadpool_postgres::Pool,
     schema: String,
+    url: String,
 }
 
 impl Place {
@@ -46,7 +47,7 @@ impl Place {
         let separator = if url.contains('?') { '&' } else { '?' };
         let url = format!("{url}{separator}options=-c%20search_path%3D{schema}");
         let ledger = Ledger::new(&url, settings, LEASE).unwrap();
-        Self { ledger, sql: callonce::ledger::pool(&url, settings).unwrap(), schema }
+        Self { ledger, sql: callonce::ledger::pool(&url, settings).unwrap(), schema, url }
     }
 
     async fn migrated() -> Self {
