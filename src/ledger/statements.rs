@@ -6,7 +6,8 @@
 //!
 //! Rows of many keys are found by `key = ANY (ARRAY[asked.key])`, not by `key = asked.key`. By an
 //! equality a plan that was made while the table had a few rows reads the whole index once for each key,
-//! and is kept while the table grows; by this every plan looks each key up.
+//! and is kept while the table grows; by this every plan looks each key up, and in the order in which
+//! they were asked: an update of many rows locks them in that order.
 
 /// Inserts rows as claimed, in key order so that no two batches can deadlock.
 ///
@@ -314,21 +315,15 @@ RETURNING attempt";
 ///
 /// Parameters: keys, claims, leases (arrays of one length). Rows: the claims that still stand.
 pub(super) const RENEW: &str = "
-WITH asked AS (
-    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[]) AS a (key, claim, lease_ms)
-), locked AS (
-    SELECT c.key, c.claim, a.lease_ms
-    FROM callonce_calls c
-    JOIN asked a ON c.key = ANY (ARRAY[a.key]) AND c.claim = a.claim
-    WHERE c.state = 'in_flight'
-    ORDER BY a.key
-    FOR UPDATE OF c
-)
 UPDATE callonce_calls c
-SET lease_until = now() + l.lease_ms * interval '1 millisecond'
-FROM locked l
-WHERE c.key = ANY (ARRAY[l.key])
-  AND c.claim = l.claim
+SET lease_until = now() + a.lease_ms * interval '1 millisecond'
+FROM (
+    SELECT *
+    FROM unnest($1::bytea[], $2::uuid[], $3::bigint[]) AS a (key, claim, lease_ms)
+    ORDER BY key
+) a
+WHERE c.key = ANY (ARRAY[a.key])
+  AND c.claim = a.claim
   AND c.state = 'in_flight'
 RETURNING c.claim";
 
@@ -349,21 +344,15 @@ RETURNING attempt, args, timeout_ms,
 /// Parameters: keys, claims, outcomes (arrays of one length). Rows: the claims that were settled. One
 /// that is not there: see [`SETTLE_COMPLETED_LATE`].
 pub(super) const SETTLE_COMPLETED: &str = "
-WITH asked AS (
-    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bytea[]) AS a (key, claim, outcome)
-), locked AS (
-    SELECT c.key, c.claim, a.outcome
-    FROM callonce_calls c
-    JOIN asked a ON c.key = ANY (ARRAY[a.key]) AND c.claim = a.claim
-    WHERE c.state = 'in_flight'
-    ORDER BY a.key
-    FOR UPDATE OF c
-)
 UPDATE callonce_calls c
-SET state = 'completed', outcome = l.outcome, lapses = 0, settled_at = now()
-FROM locked l
-WHERE c.key = ANY (ARRAY[l.key])
-  AND c.claim = l.claim
+SET state = 'completed', outcome = a.outcome, lapses = 0, settled_at = now()
+FROM (
+    SELECT *
+    FROM unnest($1::bytea[], $2::uuid[], $3::bytea[]) AS a (key, claim, outcome)
+    ORDER BY key
+) a
+WHERE c.key = ANY (ARRAY[a.key])
+  AND c.claim = a.claim
   AND c.state = 'in_flight'
 RETURNING c.claim";
 
