@@ -325,8 +325,9 @@ fn every_statement_does_what_its_move_says() {
     });
     runtime.block_on(place.close());
     ran.unwrap();
+    // About 375 change a row, and 15 to `held`, the rarest: bounds that chance does not reach.
     assert!(
-        steps > 350 && ends.iter().all(|count| *count > 5),
+        steps > 250 && ends.iter().all(|count| *count > 0),
         "{steps} moves changed a row, to {ends:?}"
     );
 }
